@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 
 from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
-from dragoman.model.content import Artifact, Message, Part, files_of
+from dragoman.model.content import Artifact, GrowingArtifact, Message, Part, files_of
 from dragoman.model.content import text_of as text_of_parts
-from dragoman.model.fold import GrowingArtifact, LazyFold
+from dragoman.model.fold import LazyFold
 from dragoman.model.ops import Batch
 from dragoman.model.questions import AskedQuestion, questions_in
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus

@@ -23,8 +23,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.model.content import NOTHING, Message, Wire
-from dragoman.model.fold import GrowingArtifact
+from dragoman.model.content import NOTHING, GrowingArtifact, Message, Wire
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.usage import TaskUsage, TokenUsage

@@ -163,9 +163,6 @@ class Load:
 
     @property
     def total(self) -> int:
-        if self.workers == 1:
-            running, waiting = self._cells
-            return running + waiting if waiting > 0 else running
         return self.running + self.waiting
 
     def enter(self, limit: int | None = None) -> bool:
@@ -177,7 +174,8 @@ class Load:
             if self.workers > 1:
                 with self._barrier:  # others see what we wrote before we read what they wrote
                     pass
-            if self.total <= limit:
+            running, waiting = self._cells if self.workers == 1 else (self.running, self.waiting)
+            if running + max(0, waiting) <= limit:
                 return True
             self._cells[self._worker] -= 1
             if self.total >= limit:
@@ -278,7 +276,7 @@ class Runner:
             raise Unavailable("shutting down", retry_after=1)
         if not self.load.enter(None if inside else self._queue):
             raise Unavailable("too much to do: try again in a moment", retry_after=1)
-        if not inside and self._room <= 0:
+        if not inside and len(self._runs) + self._arriving + len(self._claimed) >= self._max_running:
             return ""
         self._arriving += 1
         return self.node

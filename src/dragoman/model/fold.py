@@ -4,72 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
-from dragoman.model.content import NOTHING, Artifact, Message, Part
+from dragoman.model.content import NOTHING, GrowingArtifact, Message
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
-
-
-class GrowingArtifact:
-    """An artifact as its chunks arrive; what grows is changed in place, so that a thousand chunks are not a thousand
-    copies."""
-
-    __slots__ = ("_extensions", "_head", "_metadata", "_whole", "parts")
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._head = artifact
-        self._whole: Artifact | None = artifact
-        """The artifact as it is now, if it was made since it last grew."""
-        self._metadata: dict[str, Any] | None = None
-        self._extensions: dict[str, None] | None = None
-        self.parts = list(artifact.parts)
-
-    def extend(self, chunk: Artifact) -> None:
-        self._whole = None
-        for part in chunk.parts:
-            if part.text != "":  # which only says that it was the last
-                self.parts.append(part)
-        if chunk.name or chunk.description:
-            head = self._head
-            self._head = replace(
-                head,
-                name=chunk.name or head.name,
-                description=chunk.description or head.description,
-                parts=(),
-            )
-        if chunk.metadata:
-            if self._metadata is None:
-                self._metadata = dict(self._head.metadata)
-            self._metadata.update(chunk.metadata)
-        if chunk.extensions:
-            if self._extensions is None:
-                self._extensions = dict.fromkeys(self._head.extensions)
-            self._extensions.update(dict.fromkeys(chunk.extensions))
-
-    def copy_to(self, new: GrowingArtifact) -> None:
-        """Make `new` the same artifact, which then grows by itself."""
-        new._head, new._whole, new.parts = self._head, self._whole, self.parts[:]
-        new._metadata = None if self._metadata is None else self._metadata.copy()
-        new._extensions = None if self._extensions is None else self._extensions.copy()
-
-    @property
-    def head(self) -> Artifact:
-        """The artifact without its parts."""
-        return self._with(())
-
-    def artifact(self) -> Artifact:
-        if self._whole is None:
-            self._whole = self._with(tuple(self.parts))
-        return self._whole
-
-    def _with(self, parts: tuple[Part, ...]) -> Artifact:
-        head = self._head
-        return replace(
-            head,
-            parts=parts,
-            metadata=head.metadata if self._metadata is None else dict(self._metadata),
-            extensions=head.extensions if self._extensions is None else tuple(self._extensions),
-        )
 
 
 class Fold:

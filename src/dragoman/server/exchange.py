@@ -217,7 +217,8 @@ class Exchange:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.responding = True
-        await self.send({"type": "http.response.start", "status": status, "headers": self._with(headers)})
+        headers = self._with(headers) if self.always else list(headers)
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = (JSON,)) -> None:
         """Send a complete response. Raises `Disconnected`."""
@@ -256,11 +257,10 @@ class Exchange:
             raise Disconnected from None
 
     def _with(self, headers: Iterable[Header]) -> list[Header]:
+        """The headers, and those that every response has."""
         listed = list(headers)
-        if self.always:
-            names = {name for name, _ in listed}
-            listed += [header for header in self.always if header[0] not in names or header[0] == b"vary"]
-        return listed
+        names = {name for name, _ in listed}
+        return listed + [header for header in self.always if header[0] not in names or header[0] == b"vary"]
 
 
 class Waits:
@@ -338,25 +338,17 @@ class Streams:
     """The open streams of an application. Their keep-alives are timeouts, so an idle stream has no timer of its own."""
 
     def __init__(self, *, keepalive: float = 15.0) -> None:
-        self._keepalive = keepalive
+        self.sends_keep_alives = keepalive > 0
         self._open: set[_Stream] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._unstarted = Timeout[_Stream](keepalive / _STARTS_PER_KEEPALIVE, _Stream.send_keep_alive)
-        self._quiet = Timeout[_Stream](keepalive, _Stream.send_keep_alive)
-        self._half_closed = Timeout[_Stream](keepalive / _PROBES_PER_KEEPALIVE, _Stream.send_keep_alive)
+        self.unstarted = Timeout[_Stream](keepalive / _STARTS_PER_KEEPALIVE, _Stream.send_keep_alive)
+        self.quiet = Timeout[_Stream](keepalive, _Stream.send_keep_alive)
+        self.half_closed = Timeout[_Stream](keepalive / _PROBES_PER_KEEPALIVE, _Stream.send_keep_alive)
         self.draining = False
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def timeout_of(self, exchange: Exchange) -> Timeout[_Stream] | None:
-        """What decides when the next keep-alive is sent; None if none is."""
-        if self._keepalive <= 0:
-            return None
-        if exchange.half_closed:
-            return self._half_closed
-        return self._quiet if exchange.responding else self._unstarted
 
     async def serve(
         self,
@@ -397,8 +389,7 @@ class Streams:
             self._open.discard(stream)
             if not self._open:
                 self._idle.set()
-            if stream.timeout is not None:
-                stream.timeout.remove(stream)
+            stream.timeout.remove(stream)
             watcher.cancel()
             if (aclose := getattr(batches, "aclose", None)) is not None:
                 await aclose()
@@ -430,8 +421,9 @@ class _Stream:
         self._writing = False
         self._keep_alive: asyncio.Task[None] | None = None
         """A keep-alive that is being written."""
-        self.timeout = streams.timeout_of(exchange)
-        if self.timeout is not None:
+        self.timeout = streams.unstarted
+        """Runs out when a keep-alive is to be sent."""
+        if streams.sends_keep_alives:
             self.timeout.add(self)
 
     async def write(self, chunk: bytes) -> None:
@@ -439,30 +431,29 @@ class _Stream:
         if self._keep_alive is not None and chunk is not KEEP_ALIVE:
             await asyncio.wait([self._keep_alive])
         self._writing = True
-        exchange, timeout = self._exchange, self.timeout
+        exchange, streams = self._exchange, self._streams
         try:
             if not exchange.responding:
                 await exchange.start(200, (*STREAM_HEADERS, *self._headers))
-                if timeout is not None:
-                    timeout.remove(self)
-                    timeout = self.timeout = self._streams.timeout_of(exchange)
+                self.timeout.remove(self)
+                self.timeout = streams.half_closed if exchange.half_closed else streams.quiet
             if chunk:
                 await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OSError:
             raise Disconnected from None
         finally:
             self._writing = False
-        if timeout is not None and self.running:
-            timeout.add(self)
+        if streams.sends_keep_alives and self.running:
+            self.timeout.add(self)
 
     def send_keep_alive(self) -> None:
         """Nothing was written for a while."""
         if not self.running:
             return
-        self.timeout = self._streams.timeout_of(self._exchange)
+        if self._exchange.half_closed:
+            self.timeout = self._streams.half_closed
         if self._writing or self._keep_alive is not None:
-            if self.timeout is not None:
-                self.timeout.add(self)
+            self.timeout.add(self)
         else:
             self._keep_alive = self.task.get_loop().create_task(self._write_keep_alive())
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2s
 from importlib.resources import files
 from typing import Any
@@ -191,6 +192,25 @@ def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
     """Of an audit, from rows in the order of their fields."""
     names = AuditEntry.__struct_fields__
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+class PushListeners:
+    """Those who want to know when a write of this process makes a webhook due: part of `PushQueue`."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    @contextmanager
+    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
+        self._listeners.append(woken)
+        try:
+            yield
+        finally:
+            self._listeners.remove(woken)
+
+    def wake(self) -> None:
+        for woken in tuple(self._listeners):
+            woken()
 
 
 PUSH_COLUMNS = "cursor, last, node, fence, attempt, since, at, error, dead"

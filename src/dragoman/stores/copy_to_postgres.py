@@ -15,8 +15,7 @@ from msgspec import Struct
 from dragoman.errors import Unavailable
 from dragoman.stores import heartbeat
 from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress, PostgresError
-from dragoman.stores.postgres.database import migrate
-from dragoman.stores.postgres.text import brief, clean, fits, indexed
+from dragoman.stores.postgres.database import brief, clean, fits, indexed, migrate
 from dragoman.stores.sqlite.node_locks import NodeLocks
 from dragoman.stores.sqlite.store import SqliteStore
 

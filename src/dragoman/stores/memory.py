@@ -7,7 +7,6 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import count, groupby, islice
 
 from msgspec import Struct
@@ -59,7 +58,7 @@ from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.common import Row, merge, read_filters
+from dragoman.stores.common import PushListeners, Row, merge, read_filters
 from dragoman.stores.heartbeat import wall_time
 
 DAY = 24 * 60 * 60.0
@@ -610,23 +609,23 @@ class _Webhook:
         )
 
 
-class MemoryPushQueue:
+class MemoryPushQueue(PushListeners):
     """`PushConfigStore` and `PushQueue` of one store."""
 
     def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
         self._store = store
         self._last = 0
         self._of_task: dict[int, dict[str, _Webhook]] = {}
         """By the store's key of the task, then by the id of the config."""
         self._webhooks: dict[int, _Webhook] = {}
-        self._listeners: list[Callable[[], None]] = []
 
     async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
         found = self._task(scope, task)
         stored = self.check(found.key, webhook)
         self.add(found.key, stored, found.snapshot, first_push_row(found.row))
         found.row = replace(found.row, push=True)
-        self._wake()
+        self.wake()
         return stored
 
     async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
@@ -667,7 +666,7 @@ class MemoryPushQueue:
         """The configs of a task are to be told of everything up to `seq`."""
         for webhook in self._of_task.get(task, {}).values():
             webhook.row = decide_push(webhook.row, Notify(seq))
-        self._wake()
+        self.wake()
 
     def waiting(self, task: int) -> bool:
         """Whether somebody is still to be told of a task."""
@@ -681,10 +680,6 @@ class MemoryPushQueue:
         for webhook in self._webhooks.values():
             if webhook.row.node == node:
                 webhook.row = replace(webhook.row, node="")
-
-    def _wake(self) -> None:
-        for woken in tuple(self._listeners):
-            woken()
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
         now, claimed = push_configs.now(), list[Delivery]()
@@ -721,14 +716,6 @@ class MemoryPushQueue:
         free = [w.row.at for w in self._webhooks.values() if w.row.due and not w.row.node]
         return min(free, default=None)
 
-    @contextmanager
-    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
-        self._listeners.append(woken)
-        try:
-            yield
-        finally:
-            self._listeners.remove(woken)
-
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         rows = (w for w in self._webhooks.values() if w.row.cursor < w.row.last and (w.row.dead or not dead))
         return [webhook.delivery for webhook in islice(rows, limit)]
@@ -745,7 +732,7 @@ class MemoryPushQueue:
         if (webhook := self._webhooks.get(key)) is None:
             return False
         webhook.row = decide_push(webhook.row, Redeliver(cursor))
-        self._wake()
+        self.wake()
         return True
 
 

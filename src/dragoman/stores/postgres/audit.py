@@ -19,8 +19,7 @@ from dragoman.errors import Unavailable
 from dragoman.stores.audit_chain import chained, fields
 from dragoman.stores.common import entries_of
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.text import brief, clean
+from dragoman.stores.postgres.database import Database, brief, clean
 
 _TURN = "select pg_advisory_xact_lock(7237091846325302)"
 _LAST = "select hash from dragoman.audit order by id desc limit 1"

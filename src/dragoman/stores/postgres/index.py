@@ -17,8 +17,7 @@ from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.common import FIRST_PAGE, visible
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.text import fits
+from dragoman.stores.postgres.database import Database, fits
 
 _COLUMNS = f"""
 select tenant, agent, owner, tasks.id, context, key, seq, size, state, updated, done, reply, ready, tasks.node,

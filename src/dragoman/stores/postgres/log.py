@@ -12,8 +12,8 @@ from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores.postgres.batch import DAY, Job, Outcome
+from dragoman.stores.postgres.database import fits
 from dragoman.stores.postgres.state import StoreState
-from dragoman.stores.postgres.text import fits
 
 _SEEN = """
 select seen.key, seen.seq from dragoman.seen join dragoman.tasks on tasks.key = seen.key

@@ -6,8 +6,7 @@ A webhook is due when `cursor < last`: `last` moves in the transaction that adds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.common import (
     PUSH_COLUMNS,
+    PushListeners,
     decode_push_config,
     delivery_of,
     encode_push_config,
@@ -40,8 +40,7 @@ from dragoman.stores.common import (
     push_values,
 )
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.text import clean, fits
+from dragoman.stores.postgres.database import Database, clean, fits
 
 _FIND = """
 from dragoman.tasks join dragoman.scopes using (scope) where tenant = $1 and agent = $2 and owner = $3 and id = $4
@@ -89,12 +88,12 @@ _BROWSE_TASK = (
 _DEAD = _DELIVERY + "and dead order by webhook limit $1"
 
 
-class PostgresPushQueue:
+class PostgresPushQueue(PushListeners):
     """`PushConfigStore` and `PushQueue` of one database."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__()
         self._database = database
-        self._listeners: list[Callable[[], None]] = []
 
     # -- PushConfigStore -------------------------------------------------------------------------------------------------
 
@@ -130,10 +129,6 @@ class PostgresPushQueue:
             await db.execute(_UNFLAG, row["key"])
 
         await self._database.write(work)
-
-    def wake(self) -> None:
-        for woken in tuple(self._listeners):
-            woken()
 
     # -- PushQueue ------------------------------------------------------------------------------------------------
 
@@ -177,14 +172,6 @@ class PostgresPushQueue:
             return at
 
         return await self._database.read(look)
-
-    @contextmanager
-    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
-        self._listeners.append(woken)
-        try:
-            yield
-        finally:
-            self._listeners.remove(woken)
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         async def look(db: Connection) -> Sequence[Delivery]:

@@ -26,8 +26,7 @@ from dragoman.stores.common import (
     visible,
 )
 from dragoman.stores.postgres.address import DAMAGED, Connection
-from dragoman.stores.postgres.database import Database
-from dragoman.stores.postgres.text import fits, indexed
+from dragoman.stores.postgres.database import Database, fits, indexed
 
 _SCOPE = "select scope from dragoman.scopes where tenant = $1 and agent = $2 and owner = $3"
 _NEW_SCOPE = "insert into dragoman.scopes (tenant, agent, owner) values ($1, $2, $3) on conflict do nothing"

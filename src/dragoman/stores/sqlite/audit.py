@@ -15,7 +15,7 @@ from dragoman.engine.protocols import AuditEntry
 from dragoman.errors import Unavailable
 from dragoman.stores.audit_chain import chained, fields
 from dragoman.stores.common import entries_of
-from dragoman.stores.sqlite.commits import Finish
+from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
 _RECORD = """
@@ -58,7 +58,7 @@ class SqliteAudit:
             self._open = None
         last = db.execute(_LAST).fetchone()
         db.executemany(_RECORD, chained((last and last[0]) or b"", map(fields, batch)))
-        return _nothing
+        return NOTHING
 
     async def entries(
         self,
@@ -94,7 +94,3 @@ class SqliteAudit:
             return lambda: gone
 
         return await self._file.commits.submit(job)
-
-
-def _nothing() -> None:
-    pass

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
+from types import NoneType
 from typing import Any, TypeVar
 
 from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
@@ -24,6 +25,8 @@ from dragoman.errors import A2AError, Unavailable
 T = TypeVar("T")
 Finish = Callable[[], T]
 """Runs once the commit is on disk, in the order of the jobs, and returns what the caller waits for."""
+NOTHING: Finish[None] = NoneType
+"""Of a job that returns nothing."""
 Job = Callable[[sqlite3.Connection], Finish[T]]
 """Runs inside the transaction, perhaps more than once. It checks everything before it writes anything."""
 

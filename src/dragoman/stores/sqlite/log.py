@@ -35,7 +35,7 @@ from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.common import visible
-from dragoman.stores.sqlite.commits import Finish, Job
+from dragoman.stores.sqlite.commits import NOTHING, Finish, Job
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 from dragoman.stores.sqlite.reads import place
@@ -488,4 +488,4 @@ def release(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
         row = decide(held.row, Release(lease.fence, failed)).row
         if row is not held.row:
             db.execute(_LEASE, (row.node or None, row.fence, row.attempt, held.key))
-    return lambda: None
+    return NOTHING

@@ -6,8 +6,7 @@ A webhook is due when `cursor < last`: `last` moves in the transaction that adds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sqlite3 import Connection
 
@@ -35,13 +34,14 @@ from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
 from dragoman.stores.common import (
     PUSH_COLUMNS,
+    PushListeners,
     decode_push_config,
     delivery_of,
     encode_push_config,
     push_row,
     push_values,
 )
-from dragoman.stores.sqlite.commits import Finish
+from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
 _TASK = "select key, seq, state, done from tasks where scope = ? and id = ?"
@@ -88,13 +88,13 @@ _LEAVE = "update webhooks set node = null where node = ?"
 _PURGE = "delete from webhooks where key = ?"
 
 
-class SqlitePushQueue:
+class SqlitePushQueue(PushListeners):
     """`PushConfigStore` and `PushQueue` of one file."""
 
     def __init__(self, file: SqliteFile, bury: Callable[[Connection], None]) -> None:
+        super().__init__()
         self._file = file
         self._remove_dead_nodes = bury
-        self._listeners: list[Callable[[], None]] = []
 
     # -- PushConfigStore -------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class SqlitePushQueue:
             raise TaskNotFound(task)
         if db.execute(_DELETE, (row[0], id)).rowcount:
             db.execute(_UNFLAG, row)
-        return _nothing
+        return NOTHING
 
     # -- for the log, in its transactions ----------------------------------------------------------------------
 
@@ -163,10 +163,6 @@ class SqlitePushQueue:
         """The webhooks of a task are to be told of everything up to `seq`."""
         db.execute(_MARK, (seq, key))
 
-    def wake(self) -> None:
-        for woken in tuple(self._listeners):
-            woken()
-
     # -- PushQueue ------------------------------------------------------------------------------------------------
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
@@ -189,14 +185,6 @@ class SqlitePushQueue:
     async def when(self) -> float | None:
         at: float | None = self._file.reads.one(_WHEN, ())[0]
         return at
-
-    @contextmanager
-    def listen(self, woken: Callable[[], None]) -> Iterator[None]:
-        self._listeners.append(woken)
-        try:
-            yield
-        finally:
-            self._listeners.remove(woken)
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
@@ -255,7 +243,7 @@ def _change(db: Connection, key: int, job: PushJob) -> PushRow | None:
 def _advance(delivery: Delivery, cursor: int, db: Connection) -> Finish[None]:
     if _change(db, delivery.key, Advance(delivery.task, delivery.fence, cursor)) is None:
         raise LeaseLost(delivery.task)
-    return _nothing
+    return NOTHING
 
 
 def _release(
@@ -263,7 +251,7 @@ def _release(
 ) -> Finish[None]:
     job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, error, dead)
     _change(db, delivery.key, job)
-    return _nothing
+    return NOTHING
 
 
 def leave(db: Connection, node: str) -> None:
@@ -274,7 +262,3 @@ def leave(db: Connection, node: str) -> None:
 def purge(db: Connection, keys: Iterable[tuple[int]]) -> None:
     """Forget the webhooks of these tasks."""
     db.executemany(_PURGE, keys)
-
-
-def _nothing() -> None:
-    pass

@@ -21,7 +21,7 @@ from dragoman.stores import heartbeat
 from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
-from dragoman.stores.sqlite.commits import Finish
+from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.index import SqliteIndex
 from dragoman.stores.sqlite.log import SqliteLog, release
@@ -170,7 +170,7 @@ class SqliteStore:
     def _join(self, node: str, ttl: float, db: Connection) -> Finish[None]:
         _leave(node, db)
         self._renew(node, ttl, db)
-        return _nothing
+        return NOTHING
 
     def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[HeldLease]]:
         self._remove_dead_nodes(db)
@@ -217,8 +217,4 @@ def _leave(node: str, db: Connection) -> Finish[None]:
     db.execute(_LEAVE, (node,))
     push_queue.leave(db, node)
     db.execute(_GONE, (node,))
-    return _nothing
-
-
-def _nothing() -> None:
-    pass
+    return NOTHING
