@@ -26,13 +26,15 @@ PYTHON = {
     "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn", "uvloop", "httptools"),
 }
 FRAMEWORKS = {
-    "langgraph": ("langgraph==1.2.20",),
+    "langgraph": ("langgraph==1.2.20", "langchain==1.4.7"),
     "pydantic-ai": ("pydantic-ai-slim==2.66.0",),
     "openai-agents": ("openai-agents==0.24.0",),
     "google-adk": ("google-adk==2.13.0",),
     "agent-framework": ("agent-framework-core==1.23.0",),
     "strands": ("strands-agents==1.62.0",),
     "llama-index-workflows": ("llama-index-workflows==2.26.1",),
+    "wrapped-a2a-sdk-1": ("a2a-sdk==1.3.0",),
+    "wrapped-a2a-sdk-0.3": ("a2a-sdk==0.3.26",),
 }
 """Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {

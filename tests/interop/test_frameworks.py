@@ -7,6 +7,7 @@ its model does.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import Part, TaskState, connect
-from dragoman.client import Client
+from dragoman.client import Client, TaskFailed
 from dragoman.model.usage import USAGE
 from tests.interop.environments import install, python
 from tests.serving import Server
@@ -59,6 +60,7 @@ class Served:
         await self.server.start()
 
 
+@asynccontextmanager
 async def serve(program: str, framework: str, home: Path, remote: str = "") -> AsyncIterator[Served]:
     install(framework)
     folder = home / "script"
@@ -81,7 +83,7 @@ async def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:
     name = request.param
-    async for each in serve(FRAMEWORKS[name], name, tmp_path_factory.mktemp(name)):
+    async with serve(FRAMEWORKS[name], name, tmp_path_factory.mktemp(name)) as each:
         yield each
 
 
@@ -204,7 +206,7 @@ async def test_the_next_message_of_a_context_remembers_the_last_after_a_kill(ser
 
 async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_path: Path) -> None:
     answers = {"Which city?": "Rome", "First day?": "Monday", "Monday, and last day?": "Friday"}
-    async for served in serve("langgraph_interrupts.py", "langgraph", tmp_path):
+    async with serve("langgraph_interrupts.py", "langgraph", tmp_path) as served:
         reply = await served.client("a trip")
         asked = []
         while reply.asks:
@@ -213,6 +215,61 @@ async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_pat
             reply = await served.client(answers[str(reply)], task=reply.id)
         assert sorted(asked) == sorted(answers)
         assert str(reply) == "city=Rome; from Monday to Friday"
+
+
+async def test_what_else_langgraph_has_pauses_and_continues_after_a_kill(tmp_path: Path) -> None:
+    async with serve("langgraph_more.py", "langgraph", tmp_path) as served:
+        url = served.server.url
+        async with (
+            connect(f"{url}/approves") as approves,
+            connect(f"{url}/breakpoints") as breakpoints,
+            connect(f"{url}/functional") as functional,
+            connect(f"{url}/nested") as nested,
+        ):
+            middleware = await approves("two")
+            assert str(middleware) == "Allow book(city='Rome')?"
+            stopped = await breakpoints("hello")
+            assert str(stopped) == "The graph stopped before send. Continue?"
+            refused = await breakpoints("hello")
+            function = await functional("Rome")
+            assert (str(function), served.booked) == ("sunny in Rome. Go?", ["looked"])
+            inside = await nested("hi")
+            assert str(inside) == "From inside?"
+            served.forget()
+            await served.crash()
+            middleware = await approves("no, too far", task=middleware.id)
+            assert str(middleware) == "Allow book(city='Paris')?"
+            middleware = await approves("yes", task=middleware.id)
+            assert "too far, booked Paris" in str(middleware)
+            assert served.booked == ["Paris"]
+            assert str(await breakpoints("yes", task=stopped.id)) == "sent: Dear reader, hello"
+            with pytest.raises(TaskFailed, match="The caller stopped it"):
+                await breakpoints("no", task=refused.id)
+            assert (await functional("sure", task=function.id)).data == {
+                "weather": "sunny in Rome",
+                "go": "sure",
+            }
+            assert str(await nested("ok", task=inside.id)) == "inside said ok"
+
+
+@pytest.mark.parametrize("framework", ["wrapped-a2a-sdk-1", "wrapped-a2a-sdk-0.3"])
+async def test_an_executor_of_the_sdk_runs_as_it_is(framework: str, tmp_path: Path) -> None:
+    async with serve("a2a_sdk_executor.py", framework, tmp_path) as served:
+        client = served.client
+        assert str(await client("hello")) == "you said hello"
+        message = await client("message")
+        assert (str(message), message.task) == ("just a message", None)
+        question = await client("ask")
+        assert (str(question), question.state) == ("Which city?", TaskState.INPUT_REQUIRED)
+        await served.crash()
+        reply = await client("Rome", task=question.id)
+        assert str(reply).startswith("you said Rome after ")
+        with pytest.raises(TaskFailed, match="not here"):
+            await client("refuse")
+        sent = await client.send("hang", wait=False)
+        await until(lambda: served.made("started"))
+        await client.cancel(sent.id)
+        assert served.made("stopped")
 
 
 DESK = """
@@ -238,7 +295,7 @@ async def test_the_question_of_an_agent_that_is_a_tool_passes_up_and_the_answer_
 ) -> None:
     (tmp_path / "desk.py").write_text(DESK)
     async with Server(tmp_path / "desk.py", store=tmp_path / "desk.db") as desk:
-        async for served in serve(FRAMEWORKS[framework], framework, tmp_path, remote=desk.url):
+        async with serve(FRAMEWORKS[framework], framework, tmp_path, remote=desk.url) as served:
             assert str(await served.client("remote hello")) == "hello for any day"
             reply = await served.client("remote a ticket")
             assert (str(reply), reply.state) == ("Which day?", TaskState.INPUT_REQUIRED)

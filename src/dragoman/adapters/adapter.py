@@ -362,7 +362,7 @@ async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str,
             if question.id in answers:
                 break
             text, attempt = f"{question.text} (Please answer yes or no.)", attempt + 1
-    return answers
+    return {each.id: answers[each.id] for each in questions}
 
 
 def _message(turn: Turn, text: str, open: Sequence[Question], key: str) -> Message:

@@ -6,7 +6,7 @@ The graph's checkpoints go to the task's log. A checkpointer that the graph was 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Unpack, get_type_hints
 
@@ -41,6 +41,8 @@ from dragoman.model.values import plain
 __all__ = ["agent_as_tool"]
 
 _MODES = ["messages", "updates", "custom", "checkpoints"]
+_OF_MANY = "#"
+"""Between the id of an interrupt and the number of its question."""
 _STOPPED = "next"
 """The id of the question of a graph that stopped at a breakpoint."""
 
@@ -73,8 +75,7 @@ class LangGraphAdapter:
                 yield Finished(state=saver.dump(finished=True), failed="The caller stopped it.")
                 return
         elif start.answers:
-            resumed = {id: _resume_value(saver, id, answer) for id, answer in start.answers.items()}
-            given = Command(resume=resumed)
+            given = Command(resume=_resume_values(start.answers))
         seen = _Seen()
         stream = graph.astream(
             given, config, stream_mode=_MODES, subgraphs=True, durability="sync", **options
@@ -261,43 +262,48 @@ def _progress(content: Any) -> Progress:
 def _questions(state: Any) -> Iterator[Question]:
     """The questions of a graph that stopped: its interrupts, or the breakpoint where it is."""
     for each in state.interrupts:
-        yield _question(each)
+        yield from _questions_of(each)
     if not state.interrupts and state.next:
         where = ", ".join(state.next)
         yield Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
 
 
-def _question(found: Any) -> Question:
+def _questions_of(found: Any) -> Iterator[Question]:
+    """The questions of one interrupt: one, or one for each tool call that LangChain's middleware wants a person to allow."""
     value, schema = found.value, getattr(found, "response_schema", None)
-    if requests := _action_requests(value):
-        calls = "; ".join(
-            f"{request.get('name')}({_dump(_json(request.get('args', {})))})" for request in requests
-        )
-        return Question(id=found.id, text=f"Allow {calls}?", approval=True, details=_json(value))
-    if isinstance(value, str):
-        return Question(id=found.id, text=value, schema=schema)
-    details = _json(value)
-    text = ""
-    if isinstance(details, dict):
-        text = next((str(details[key]) for key in ("question", "message", "prompt") if details.get(key)), "")
-    return Question(id=found.id, text=text or _dump(details), details=details, schema=schema)
-
-
-def _action_requests(value: Any) -> list[Any]:
-    """The tool calls that LangChain's middleware wants a person to allow."""
     requests = value.get("action_requests") if isinstance(value, dict) else None
-    return requests if isinstance(requests, list) else []
+    if isinstance(requests, list):
+        for n, request in enumerate(requests):
+            arguments = _json(request.get("args", {}))
+            given = ", ".join(f"{name}={each!r}" for name, each in arguments.items())
+            yield Question(
+                id=f"{found.id}{_OF_MANY}{n}",
+                text=f"Allow {request.get('name')}({given})?",
+                approval=True,
+                details={"tool": request.get("name"), "arguments": arguments},
+            )
+    elif isinstance(value, str):
+        yield Question(id=found.id, text=value, schema=schema)
+    else:
+        details = _json(value)
+        keys = ("question", "message", "prompt") if isinstance(details, dict) else ()
+        text = next((str(details[key]) for key in keys if details.get(key)), "")
+        yield Question(id=found.id, text=text or _dump(details), details=details, schema=schema)
 
 
-def _resume_value(saver: LogSaver, id: str, answer: Answer) -> Any:
-    """An answer as the graph expects it: what the caller sent, or the decisions that LangChain's middleware wants."""
-    requests = _action_requests(saver.interrupt_value(id))
-    if not requests or not isinstance(answer.value, bool):
-        return answer.value
-    if answer.value:
-        return {"decisions": [{"type": "approve"} for _ in requests]}
-    refused = {"type": "reject", **({"message": answer.reason} if answer.reason else {})}
-    return {"decisions": [refused for _ in requests]}
+def _resume_values(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """The answers by interrupt: what the caller sent, or the decisions that LangChain's middleware wants."""
+    values: dict[str, Any] = {}
+    for id, answer in answers.items():
+        interrupted, of_many, _ = id.partition(_OF_MANY)
+        if not of_many:
+            values[id] = answer.value
+            continue
+        decision = {"type": "approve"}
+        if not answer.value:
+            decision = {"type": "reject", **({"message": answer.reason} if answer.reason else {})}
+        values.setdefault(interrupted, {"decisions": []})["decisions"].append(decision)
+    return values
 
 
 # -- agents elsewhere as tools ----------------------------------------------------------------------------------------
@@ -390,17 +396,6 @@ class LogSaver(InMemorySaver):  # type: ignore[misc]
             "writes": writes,
             "blobs": blobs,
         }
-
-    def interrupt_value(self, id: str) -> Any:
-        """What the interrupt with this id asked; None if there is none."""
-        for stored in self.writes.values():
-            for _, channel, value, _ in stored.values():
-                if channel == "__interrupt__":
-                    found = self.serde.loads_typed(value)
-                    for each in found if isinstance(found, list | tuple) else [found]:
-                        if each.id == id:
-                            return each.value
-        return None
 
 
 def _dumped(value: tuple[str, bytes]) -> list[str]:
