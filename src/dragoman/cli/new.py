@@ -59,7 +59,9 @@ TEMPLATES = {
     "wrapped": Template(
         "Counts words, with an executor of the official SDK",
         ('dragoman send http://127.0.0.1:8000 "one two three"',),
-        "Change the imports of your own executor from `a2a` to `dragoman.executor`, and put it in place of `WordCounter`.",
+        "Change the imports of your own executor from `a2a` to `dragoman.executor`, and put it in place of `WordCounter`. An "
+        "agent of LangGraph, pydantic-ai, the OpenAI Agents SDK or another framework needs no executor: `from dragoman import wrap`, "
+        "and `agent = wrap(graph, name=..., description=...)`.",
     ),
 }
 
