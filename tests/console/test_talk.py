@@ -17,6 +17,7 @@ from dragoman.server.runtime import running
 from dragoman.stores.memory import MemoryAudit
 from tests.console.calls import events, inspector, named, text
 from tests.console.conftest import Operator, console_app
+from tests.console.test_hub import ADMIN, hub_app
 from tests.ports import free_port
 from tests.server.wire import Answer
 from tests.waiting import until
@@ -273,3 +274,38 @@ async def test_a_page_that_does_not_read_holds_the_agent_back() -> None:
     await late
     queue.close()
     assert [part async for part in reading] == [b"y" * 60]
+
+
+# -- agents of a hub -----------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_talks_to_its_own_agents_as_itself_and_to_nobody_elsewhere() -> None:
+    async with hub_app() as (hub, app, _):
+        _, token = await hub.tenants.add("acme")
+        other, _ = await hub.tenants.add("other")
+        tenant = Operator(app, token)
+        answer = await talk(tenant, agent="echo", message=text("hi"))
+        assert reply(answer) == "hi"
+        (row,) = (await tenant.get("/tasks"))["tasks"]
+        assert row["key"] == named(answer, "end")[0]["key"]
+        elsewhere = await tenant("POST", "/talk", {"url": "https://a.test", "message": text("hi")})
+        assert elsewhere.status == 403
+        stolen = await tenant("POST", "/talk", {"agent": "echo", "message": text("hi"), "tenant": other.name})
+        assert stolen.status == 404
+        assert "inspect" not in (await tenant.get("/me"))["features"]
+        assert (await tenant("POST", "/inspect", {"url": "https://a.test"})).status == 403
+        assert (
+            await tenant("POST", "/login", {"url": "https://a.test", "kind": "bearer", "token": "x"})
+        ).status == 403
+
+
+async def test_an_operator_of_a_hub_talks_for_one_tenant_and_says_which_if_there_are_several() -> None:
+    async with hub_app() as (hub, app, _):
+        _, token = await hub.tenants.add("acme")
+        operator, tenant = Operator(app, ADMIN), Operator(app, token)
+        assert reply(await talk(operator, agent="echo", message=text("hi"))) == "hi"
+        assert len((await tenant.get("/tasks"))["tasks"]) == 1, "it is the tenant's task"
+        await hub.tenants.add("other")
+        unsaid = await operator("POST", "/talk", {"agent": "echo", "message": text("hi")})
+        assert unsaid.status == 400 and "which tenant" in unsaid.json["error"]["message"]
+        assert reply(await talk(operator, agent="echo", message=text("again"), tenant="acme")) == "again"

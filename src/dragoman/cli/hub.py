@@ -132,8 +132,8 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server.runtime import run as serve
 
     given = read(args)
-    if args.demo is not None and not given.model:
-        given = replace(given, model="demo")
+    if args.demo is not None:
+        given = replace(given, model=given.model or "demo", console=True)
     _close_on_exec()
     configure(given.log_level, lines=given.log)
     for model in dict.fromkeys((given.model, given.index_model)):

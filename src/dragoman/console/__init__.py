@@ -41,10 +41,20 @@ FEATURES = ("agents", "tasks", "webhooks", "audit")
 CALLING_FEATURES = ("talk", "inspect")
 
 
-def calling_modules(guard: OutboundGuard, logins: Logins, *, url: str = "", handle: str = "") -> list[Module]:
-    """Chat, inspect and log in. `url` is the agent that the operator named on the command line, `handle` its login."""
+def calling_modules(
+    guard: OutboundGuard,
+    logins: Logins,
+    *,
+    url: str = "",
+    handle: str = "",
+    act_for: talk.ActFor | None = None,
+) -> list[Module]:
+    """Chat, inspect and log in. `url` is the agent that the operator named on the command line, `handle` its login.
+
+    `act_for`: who calls the agents of a hub.
+    """
     return [
-        partial(talk.routes, guard=guard, logins=logins),
+        partial(talk.routes, guard=guard, logins=logins, act_for=act_for),
         partial(login.routes, logins=logins),
         partial(inspect.routes, guard=guard, logins=logins, url=url, handle=handle),
     ]

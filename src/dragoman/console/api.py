@@ -31,6 +31,8 @@ from dragoman.server.routes import HEAD_OF_STREAM, ApiRequest, ApiResponse, Rout
 logger = logging.getLogger("dragoman.console")
 
 API = f"{CONSOLE_PATH}/api"
+OPERATOR_FEATURES = ("inspect",)
+"""What the page does not show to tenants."""
 ANYBODY = "anybody"
 """Access of a route that needs no session."""
 
@@ -327,7 +329,9 @@ def routes(console: Console) -> Sequence[Route]:
             "tenant": viewer.name or viewer.tenant or None,
             "kind": console.kind,
             "version": product_version(),
-            "features": console.features,
+            "features": [
+                each for each in console.features if viewer.role == OPERATOR or each not in OPERATOR_FEATURES
+            ],
         }
 
     return api

@@ -9,12 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.console import FEATURES, MODULES, is_loopback
+from msgspec.structs import replace as replace_field
+
+from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, calling_modules, is_loopback
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
-from dragoman.console.api import Console
+from dragoman.console.api import Console, NotFound
+from dragoman.console.login import Logins
+from dragoman.console.outbound import CONSOLE, OutboundGuard
 from dragoman.console.webhooks import Receivers
+from dragoman.errors import InvalidParams
 from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.hub import Hub
+from dragoman.model.ops import Principal
 from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
@@ -67,12 +73,30 @@ class HubConsole:
             ]
             return [find(name) for name in hub.catalogue.code] + written
 
+        async def act_for(viewer: Viewer, tenant: str) -> tuple[Principal, str]:
+            """A tenant calls its own agents. An operator calls those of one tenant, and the audit names the console."""
+            if viewer.role != OPERATOR:
+                own = hub.tenants.current(int(viewer.tenant))
+                if own is None or (tenant and tenant not in (own.key, own.name)):
+                    raise NotFound("there is no such tenant")
+                return own.principal, own.key
+            tenants = [each for each in await hub.tenants.list() if not each.disabled]
+            named = [each for each in tenants if tenant in (each.key, each.name)] if tenant else tenants
+            if len(named) != 1:
+                raise InvalidParams(
+                    "say for which tenant: this hub has several" if named else "there is no such tenant",
+                    fields=(("tenant", "is the name of a tenant"),),
+                )
+            return replace_field(CONSOLE, tenant=named[0].key, generation=named[0].generation), named[0].key
+
+        guard = OutboundGuard()
+        modules = (*MODULES, *calling_modules(guard, Logins(guard), act_for=act_for))
         access = Access(key=key, check=check, holds=holds, one_time=self._one_time, hosts=self._hosts)
         return Console(
             access,
             kind="hub",
-            features=(*FEATURES, "hub"),
-            modules=MODULES,
+            features=(*FEATURES, *CALLING_FEATURES, "hub"),
+            modules=modules,
             server=replace(parts, find_mounts=mounts),
             receivers=self._receivers,
         )

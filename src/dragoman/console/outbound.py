@@ -68,34 +68,33 @@ class OutboundGuard:
         return HttpTransport(dial=self.dial)
 
 
-class OperatorService:
-    """A service whose calls are the operator's. `scope`: whose task it is about, if it is not the operator's own."""
+class ActingService:
+    """A service whose calls are those of `principal`, and about tasks of `scope`."""
 
-    def __init__(self, service: Service, scope: Scope | None = None) -> None:
-        self._service, self._scope = service, scope
+    def __init__(self, service: Service, principal: Principal, scope: Scope) -> None:
+        self._service, self._principal, self._scope = service, principal, scope
 
-    def _as_operator(self, call: Call) -> Call:
-        scope = self._scope or Scope(call.scope.tenant, call.scope.agent, CONSOLE.id)
-        return replace(call, scope=scope, principal=CONSOLE)
+    def _acting(self, call: Call) -> Call:
+        return replace(call, scope=self._scope, principal=self._principal)
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
-        return self._service.call(self._as_operator(call), request)
+        return self._service.call(self._acting(call), request)
 
     def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        return self._service.stream(self._as_operator(call), request)
+        return self._service.stream(self._acting(call), request)
 
 
 def connect_here(
     mounts: Sequence[Mount],
-    agent: str,
+    scope: Scope,
     *,
-    scope: Scope | None = None,
+    principal: Principal = CONSOLE,
     version: str = "",
     binding: str = "",
     tap: Tap | None = None,
 ) -> Client:
-    """A client of an agent of this server, as the operator. Raises `NotFound`."""
-    mount = next((each for each in mounts if each.agent == agent), None)
+    """A client of an agent of this server. `scope` has the agent, and whose tasks it is about. Raises `NotFound`."""
+    mount = next((each for each in mounts if each.agent == scope.agent), None)
     if mount is None:
         raise NotFound("there is no such agent here")
     if binding.upper() == GRPC:
@@ -103,7 +102,11 @@ def connect_here(
             "agents of this server are called in process, which gRPC is not: give their URL"
         )
     opened = replace_field(
-        mount, service=OperatorService(mount.service, scope), authenticator=None, private=False, signer=None
+        mount,
+        service=ActingService(mount.service, principal, scope),
+        authenticator=None,
+        private=False,
+        signer=None,
     )
     transport = AsgiTransport(App([opened]))
     return connect(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -28,11 +28,12 @@ from dragoman.console.redact import redact_text
 from dragoman.console.tasks import key_of, read_key
 from dragoman.console.wire import Masker, WireView
 from dragoman.dialects.cards import era_of
-from dragoman.errors import A2AError, InvalidParams
+from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id
-from dragoman.model.ops import Batch, Scope
+from dragoman.model.ops import Batch, Principal, Scope
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+from dragoman.server.mount import Mount
 from dragoman.server.routes import Route, RouteList
 
 QUEUE_BYTES = 4 << 20
@@ -58,6 +59,8 @@ class _Target(Struct, kw_only=True, forbid_unknown_fields=True):
     """The handle of a log-in."""
     version: str | None = None
     binding: str | None = None
+    tenant: str | None = None
+    """For an operator of a hub: whose agent it is. It may be left out if there is one tenant."""
 
 
 class TalkRequest(_Target, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +71,10 @@ class TalkRequest(_Target, kw_only=True, forbid_unknown_fields=True):
 
 class CancelRequest(_Target, kw_only=True, forbid_unknown_fields=True):
     pass
+
+
+ActFor = Callable[[Viewer, str], Awaitable[tuple[Principal, str]]]
+"""Who calls an agent of a hub for a viewer and a tenant, and whose its tasks are. Raises `A2AError`."""
 
 
 class ByteQueue:
@@ -110,10 +117,12 @@ class ByteQueue:
 class Talk:
     """Talks to agents for the viewers of a console."""
 
-    def __init__(self, console: Console, guard: OutboundGuard, logins: Logins) -> None:
-        self._console, self._guard, self._logins = console, guard, logins
+    def __init__(
+        self, console: Console, guard: OutboundGuard, logins: Logins, act_for: ActFor | None
+    ) -> None:
+        self._console, self._guard, self._logins, self._act_for = console, guard, logins, act_for
 
-    def client(
+    async def client(
         self, target: _Target, viewer: Viewer, queue: ByteQueue | None = None
     ) -> tuple[Client, Scope | None]:
         """A client of the agent, and the scope of its tasks if it is one of ours. Raises `A2AError`."""
@@ -121,24 +130,33 @@ class Talk:
             raise InvalidParams("give either an agent of this server or a url", fields=(("agent", "or url"),))
         options: dict[str, Any] = {"version": target.version or "", "binding": target.binding or ""}
         if target.agent:
-            scope, id = read_key(target.key, viewer) if target.key else (None, None)
-            target.task = id or target.task
-            if scope is not None and scope.agent != target.agent:
-                raise InvalidParams(
-                    "this task belongs to another agent", fields=(("key", "has another agent"),)
-                )
-            tap = None if queue is None else self._view(queue, Masker())
-            mounts = self._console.server.mounts if self._console.server is not None else ()
-            client = connect_here(mounts, target.agent, scope=scope, tap=tap, **options)
-            return client, scope or Scope(viewer.tenant, target.agent, CONSOLE.id)
+            if queue is not None:
+                options["tap"] = self._view(queue, Masker())
+            return await self._connect_here(target, viewer, options)
+        if viewer.role != OPERATOR:
+            raise Forbidden("only operators may call agents elsewhere")
         login = self._logins.get(target.credentials, target.url) if target.credentials else None
-        tap = (
-            None
-            if queue is None
-            else self._view(queue, Masker(login.secrets if login is not None else tuple))
-        )
+        if queue is not None:
+            options["tap"] = self._view(queue, Masker(login.secrets if login is not None else tuple))
         credential = login.credential if login is not None else None
-        return connect_elsewhere(target.url, self._guard, credentials=credential, tap=tap, **options), None
+        return connect_elsewhere(target.url, self._guard, credentials=credential, **options), None
+
+    async def _connect_here(
+        self, target: _Target, viewer: Viewer, options: dict[str, Any]
+    ) -> tuple[Client, Scope]:
+        scope, id = read_key(target.key, viewer) if target.key else (None, None)
+        target.task = id or target.task
+        if scope is not None and scope.agent != target.agent:
+            raise InvalidParams("this task belongs to another agent", fields=(("key", "has another agent"),))
+        server, principal, owner = self._console.server, CONSOLE, CONSOLE.id
+        if self._act_for is not None:
+            tenant = scope.tenant if scope is not None else target.tenant or ""
+            principal, owner = await self._act_for(viewer, tenant)
+        mounts: Sequence[Mount] = server.mounts if server is not None else ()
+        if server is not None and server.find_mounts is not None:
+            mounts = [*await server.find_mounts(principal.tenant), *await server.find_mounts("")]
+        scope = scope or Scope(principal.tenant, target.agent, owner)
+        return connect_here(mounts, scope, principal=principal, **options), scope
 
     def _view(self, queue: ByteQueue, masker: Masker) -> WireView:
         async def show(event: dict[str, Any]) -> None:
@@ -150,7 +168,7 @@ class Talk:
         """The stream of one message and its answer."""
         queue = ByteQueue()
         message = read_message(asked.message)
-        client, scope = self.client(asked, viewer, queue)
+        client, scope = await self.client(asked, viewer, queue)
         talking = asyncio.create_task(self._talk(client, scope, asked, message, queue))
         talking.add_done_callback(lambda _: queue.close())
         try:
@@ -198,7 +216,7 @@ class Talk:
             await say("error", {"code": "INVALID_REQUEST", "message": redact_text(str(error))})
 
     async def cancel(self, asked: CancelRequest, viewer: Viewer) -> Task:
-        client, _ = self.client(asked, viewer)
+        client, _ = await self.client(asked, viewer)
         if not asked.task:
             raise InvalidParams("say which task", fields=(("task", "is missing"),))
         async with client:
@@ -284,8 +302,10 @@ def event_json(event: Event) -> dict[str, Any]:
     return {_EVENTS[type(event)]: event}
 
 
-def routes(console: Console, guard: OutboundGuard, logins: Logins) -> Sequence[Route]:
-    api, talk = RouteList("talk", access=OPERATOR), Talk(console, guard, logins)
+def routes(
+    console: Console, guard: OutboundGuard, logins: Logins, act_for: ActFor | None = None
+) -> Sequence[Route]:
+    api, talk = RouteList("talk"), Talk(console, guard, logins, act_for)
 
     @api.add(
         "POST", "/talk", "Send a message to an agent, and follow the answer.", body=TalkRequest, streams=True
