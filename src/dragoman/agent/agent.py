@@ -18,7 +18,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
 from dragoman.model.content import Message, Part
-from dragoman.model.ops import Call, Principal, Request, SendMessage
+from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.options import check_options
 from dragoman.model.skill_schemas import SKILL_SCHEMAS, extension_of
 
@@ -35,6 +35,23 @@ VERSIONS = ("1.0", "0.3", "0.2", "0.1")
 """What an agent speaks unless told otherwise: everything. (0.1 includes the draft.)"""
 _SKILL = "message.metadata.skillId"
 """Where a message says which of several skills it is for."""
+
+
+class AgentsById:
+    """The agents of one application. Raises `ValueError` if two have the same id."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self._agents: dict[str, Agent] = {}
+        for agent in agents:
+            if agent.id in self._agents:
+                raise ValueError(
+                    f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
+                )
+            self._agents[agent.id] = agent
+
+    def find(self, scope: Scope) -> Agent | None:
+        """The agent whose tasks are in `scope`."""
+        return self._agents.get(scope.agent)
 
 
 class Agent:

@@ -37,9 +37,9 @@ def is_large(result: Any) -> bool:
     if type(result) is not Task:
         return False
     size = 0
-    for parts in _lists_of_parts(result):
-        for part in parts:
-            size += _size(part)
+    for each in result.artifacts + result.history:  # every answer with a task comes here: no calls for text
+        for part in each.parts:
+            size += _size(part) if part.text is None else len(part.text) + _PART_BYTES
             if size > PIECE_BYTES:
                 return True
     return False

@@ -142,7 +142,7 @@ class _Writer:
     openings = _OPENINGS
 
     def write(self, response: StreamResponse, *, last: bool) -> list[bytes]:
-        return [_OPENINGS[type(response.event)] + response.raw + b"}"]
+        return [_OPENINGS[type(response.event)] + (response.raw or response.encode()) + b"}"]
 
 
 class _Reader:

@@ -72,8 +72,9 @@ from dragoman.model.ops import (
     StreamResponse,
     SubscribeToTask,
     TaskPage,
+    ends_stream,
 )
-from dragoman.model.task import Task, TaskState, ends_stream
+from dragoman.model.task import Task, TaskState
 
 logger = logging.getLogger("dragoman.engine")
 

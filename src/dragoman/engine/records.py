@@ -178,7 +178,7 @@ class Record(StreamResponse):
         """When a store wrote it, in milliseconds since 1970; 0 until then."""
         self.event = body  # type: ignore[assignment]
         self.seq = seq
-        self._raw = raw
+        self.raw = raw
         self._encoded = None
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class Record(StreamResponse):
         return (
             isinstance(other, Record)
             and (self.seq, self.kind) == (other.seq, other.kind)
-            and self.raw == other.raw
+            and (self.raw or self.encode()) == (other.raw or other.encode())
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -219,7 +219,7 @@ def pack(records: Sequence[Record]) -> bytes:
     """Records as lines, after the time of writing. JSON holds no newline, so a newline ends a record."""
     at = mark_written(records)
     return b"%d " % at + b"\n".join(
-        [_WORDS[record.kind] + (record._raw or record.encode()) for record in records]
+        [_WORDS[record.kind] + (record.raw or record.encode()) for record in records]
     )
 
 
@@ -246,7 +246,7 @@ def unpack(lines: bytes, first: int) -> list[Record]:
 
 def size_of(records: Iterable[Record]) -> int:
     """Bytes of these records."""
-    return sum([len(record._raw or record.encode()) for record in records])
+    return sum([len(record.raw or record.encode()) for record in records])
 
 
 _SMALL_RECORD_BYTES = 1 << 10
@@ -447,7 +447,7 @@ class Snapshot:
             return
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
         self.seq = record.seq
-        raw = record._raw or record.encode()
+        raw = record.raw or record.encode()
         self.size += len(raw)
         self.memory += len(raw) if len(raw) < _SMALL_RECORD_BYTES else memory_of(raw)
         body: Any = record.body

@@ -7,7 +7,7 @@ that whoever writes it out can write it together.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from dragoman.model.card import AgentCard
 from dragoman.model.content import NOTHING, Message, Wire
-from dragoman.model.task import Event, Task, TaskState
+from dragoman.model.task import ArtifactUpdate, Event, Task, TaskState
 
 R = TypeVar("R", covariant=True)
 
@@ -241,23 +241,19 @@ class StreamResponse:
     Readers of the same event share the object, so each dialect encodes it once.
     """
 
-    __slots__ = ("_encoded", "_raw", "event", "seq")
+    __slots__ = ("_encoded", "event", "raw", "seq")
 
     def __init__(self, event: Event, seq: int = 0, raw: bytes = b"") -> None:
         self.event = event
         self.seq = seq
         """0 when the event has no place of its own in the log: nothing can be resumed after it."""
-        self._raw = raw
+        self.raw = raw
+        """The event's own JSON, which is 1.0's; empty until `encode`."""
         self._encoded: dict[Any, bytes] | None = None
-
-    @property
-    def raw(self) -> bytes:
-        """The event's own JSON, which is 1.0's; encoded once."""
-        return self._raw or self.encode()
 
     def encode(self) -> bytes:
         """Encode the event now. Raises TypeError or ValueError if it holds something that has no JSON form."""
-        raw = self._raw = _encoder.encode(self.event)
+        raw = self.raw = _encoder.encode(self.event)
         return raw
 
     @property
@@ -272,6 +268,17 @@ class StreamResponse:
 
 
 Batch = Sequence[StreamResponse]
+
+
+def ends_stream(event: Event, pauses: Container[TaskState] = ()) -> bool:
+    """True if a stream of events ends with this one: an answer, the end of a task, or one of the states `pauses`."""
+    kind = type(event)
+    if kind is ArtifactUpdate:
+        return False
+    if kind is Message:
+        return True
+    state = event.status.state  # type: ignore[union-attr]
+    return state.terminal or state in pauses
 
 
 class Service(Protocol):

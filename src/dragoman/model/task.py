@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -93,14 +92,3 @@ class ArtifactUpdate(Wire, frozen=True, kw_only=True):
 
 
 Event: TypeAlias = Task | Message | StatusUpdate | ArtifactUpdate
-
-
-def ends_stream(event: Event, pauses: Container[TaskState] = ()) -> bool:
-    """True if a stream of events ends with this one: an answer, the end of a task, or one of the states `pauses`."""
-    kind = type(event)
-    if kind is ArtifactUpdate:
-        return False
-    if kind is Message:
-        return True
-    state = event.status.state  # type: ignore[union-attr]
-    return state.terminal or state in pauses

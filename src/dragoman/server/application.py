@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from dragoman.agent.agent import Agent
+from dragoman.agent.agent import Agent, AgentsById
 from dragoman.auth.keys import KeyRing
 from dragoman.auth.requirements import AgentAuthenticator
 from dragoman.buses import open_bus
@@ -105,13 +105,7 @@ def application(
     store = store or default_store_of_app()
     if not path.startswith("/") or (path != "/" and len(agents) > 1):
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
-    by_id: dict[str, Agent] = {}
-    for agent in agents:
-        if agent.id in by_id:
-            raise ValueError(
-                f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
-            )
-        by_id[agent.id] = agent
+    by_id = AgentsById(agents)
     ring, fetch = _ring(keys, public_url), Fetcher()
     opened, told = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
@@ -129,7 +123,7 @@ def application(
     service = Engine(
         opened,
         told,
-        lambda scope: by_id.get(scope.agent),
+        by_id.find,
         peers=ConnectedPeers(credentials=peer_credentials),
         push=messenger,
         observer=instruments,

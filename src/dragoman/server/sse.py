@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MAX_EVENT
 from dragoman.errors import A2AError, InvalidAgentResponse
-from dragoman.model.ops import STREAM, Batch, Op, Request
-from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Event, Task, TaskState, ends_stream
+from dragoman.model.ops import STREAM, Batch, Op, Request, ends_stream
+from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Event, Task, TaskState
 
 _NEVER: frozenset[TaskState] = frozenset()
 _QUESTION = frozenset({TaskState.INPUT_REQUIRED})
@@ -65,7 +65,8 @@ class Frames:
             kind = type(event)
             last = kind is not ArtifactUpdate and self._is_last(event, n == final)
             if own and seq:
-                add(b"id: %d\n%b%b}%b" % (seq, own[kind], response.raw, closing))
+                raw = response.raw or response.encode()
+                add(b"id: %d\n%b%b}%b" % (seq, own[kind], raw, closing))
             else:
                 documents = self._write(response, last=last)
                 for document in documents[:-1]:

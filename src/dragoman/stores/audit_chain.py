@@ -7,40 +7,14 @@ fields as a JSON array without spaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import sha256
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.engine.protocols import Audit, AuditEntry
+from dragoman.stores.common import encode_entry, fields
 
 _PAGE = 1000
-_encode = msgspec.json.Encoder().encode
-
-
-def fields(entry: AuditEntry) -> tuple[str, ...]:
-    """What is kept of an entry, in the order of its columns."""
-    return (
-        entry.at,
-        entry.tenant,
-        entry.agent,
-        entry.principal,
-        entry.operation,
-        entry.task,
-        entry.outcome,
-        entry.dialect,
-        entry.trace,
-    )
-
-
-def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
-    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
-    rows: list[tuple[str | bytes, ...]] = []
-    for entry in entries:
-        before = sha256(before + _encode(entry)).digest()
-        rows.append((*entry, before))
-    return rows
 
 
 class Examined(Struct, kw_only=True):
@@ -81,6 +55,6 @@ async def examine(audit: Audit, known: str = "") -> Examined:
 
 def _follows(entry: AuditEntry, before: str) -> bool:
     try:
-        return sha256(bytes.fromhex(before) + _encode(fields(entry))).hexdigest() == entry.hash
+        return sha256(bytes.fromhex(before) + encode_entry(fields(entry))).hexdigest() == entry.hash
     except ValueError:
         return False

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2s
+from hashlib import blake2s, sha256
 from importlib.resources import files
 from typing import Any
 
@@ -165,6 +165,7 @@ class SnapshotCache:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
+encode_entry = msgspec.json.Encoder().encode
 encode_push_config = msgspec.json.Encoder().encode
 decode_push_config = msgspec.json.Decoder(StoredPushConfig).decode
 
@@ -192,6 +193,30 @@ def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
     """Of an audit, from rows in the order of their fields."""
     names = AuditEntry.__struct_fields__
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def fields(entry: AuditEntry) -> tuple[str, ...]:
+    """What is kept of an entry, in the order of its columns."""
+    return (
+        entry.at,
+        entry.tenant,
+        entry.agent,
+        entry.principal,
+        entry.operation,
+        entry.task,
+        entry.outcome,
+        entry.dialect,
+        entry.trace,
+    )
+
+
+def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
+    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
+    rows: list[tuple[str | bytes, ...]] = []
+    for entry in entries:
+        before = sha256(before + encode_entry(entry)).digest()
+        rows.append((*entry, before))
+    return rows
 
 
 class PushListeners:
