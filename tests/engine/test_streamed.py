@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from dragoman import Artifact, Part, Result, StartOver, Status
 from dragoman.agent.agent import Agent
+from dragoman.engine.protocols import Lease
+from dragoman.engine.records import Record
 from dragoman.engine.turn import Turn
 from dragoman.model.fold import Fold
 from dragoman.model.ops import GetTask, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState
+from dragoman.stores.memory import MemoryLog
 from tests.engine.conftest import Start, call, events, say
 
 
@@ -280,3 +283,25 @@ async def test_a_step_without_retries_left_raises_its_last_error(start: Start) -
 
     engine = await start(agent)
     assert (await engine.call(call(), say("go"))).artifacts[0].text == "gave up"
+
+
+async def test_a_store_in_memory_writes_quick_output_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write wakes the readers and is sent by itself."""
+    agent, writes = Agent("a"), list[int]()
+    append = MemoryLog.append
+
+    async def count(log: MemoryLog, lease: Lease, records: Sequence[Record]) -> int:
+        writes.append(len(records))
+        return await append(log, lease, records)
+
+    monkeypatch.setattr(MemoryLog, "append", count)
+
+    @agent.skill
+    async def words() -> AsyncIterator[str]:
+        for _ in range(400):
+            yield "word "
+            await asyncio.sleep(0)
+
+    async with agent.test(store="memory:") as client:
+        assert len((await client("go")).text) == 2000
+    assert sum(writes) <= 402 and len(writes) < 200

@@ -20,12 +20,16 @@ MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
 MAX_UNFOLDED_BYTES = 1 << 20
 """Of records on disk that a journal remembers, to fold them when somebody asks for the task."""
 
+MEMORY_WRITE_SECONDS = 0.003
+"""Between two writes of a turn to a store in memory. A disk makes output wait for the commit before it, so that what comes
+meanwhile is one write. A store in memory would write, wake the readers and send for each event."""
+
 logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_scheduled", "_seq", "_snapshot", "_stop", "_unfolded",
-                 "_unfolded_bytes", "broken", "dead", "full", "lease", "log", "waiting")  # fmt: skip
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_snapshot", "_stop",
+                 "_unfolded", "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "log", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -35,8 +39,11 @@ class Journal:
         snapshot: Snapshot,
         stop: Callable[[str], object],
         loop: asyncio.AbstractEventLoop,
+        pause: float = 0.0,
     ) -> None:
-        """`stop` is called with the reason when nothing more can be written: `lost`, or `broken`."""
+        """`stop` is called with the reason when nothing more can be written: `lost`, or `broken`. `pause`: the seconds
+        between two writes, unless somebody waits for one.
+        """
         self.log, self.lease = log, lease
         self._snapshot, self._seq = snapshot, snapshot.seq
         self._unfolded: list[Record] = []
@@ -57,6 +64,7 @@ class Journal:
         self._scheduled = False
         self._committed: asyncio.Future[None] | None = None
         self._loop = loop
+        self._pause, self._wrote = pause, 0.0
 
     @property
     def snapshot(self) -> Snapshot:
@@ -79,7 +87,11 @@ class Journal:
             self.full = True
         if self._flusher is None and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._start_flush)
+            early = self._wrote + self._pause - self._loop.time() if self._pause else 0.0
+            if early > 0:
+                self._loop.call_later(early, self._start_flush)
+            else:
+                self._loop.call_soon(self._start_flush)
 
     async def commit(self) -> None:
         """Wait until all that was written is on disk."""
@@ -154,6 +166,8 @@ class Journal:
         try:
             while self.waiting and not self.dead:
                 await self.append(*self._take_piece())
+                if self._pause:
+                    self._wrote = self._loop.time()
                 if self._committed is not None and not self.waiting:
                     self._committed.set_result(None)
                     self._committed = None

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypedDict
 from msgspec.structs import replace
 
 from dragoman.engine.delegate import cancel_children, unfinished_children
-from dragoman.engine.journal import Journal
+from dragoman.engine.journal import MEMORY_WRITE_SECONDS, Journal
 from dragoman.engine.protocols import (
     MAIL_TOPIC,
     Bus,
@@ -630,7 +630,8 @@ class Run:
                     return True
                 self.snapshot = await log.load(lease.task)
                 continue
-            journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop)
+            pause = 0.0 if runner.store.persistent else MEMORY_WRITE_SECONDS
+            journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop, pause)
             record = self.record = Recorded(
                 journal,
                 resume=resume,
