@@ -252,6 +252,64 @@ async def test_what_else_langgraph_has_pauses_and_continues_after_a_kill(tmp_pat
             assert str(await nested("ok", task=inside.id)) == "inside said ok"
 
 
+async def test_pydantic_ai_answers_with_data_and_has_others_run_tools(tmp_path: Path) -> None:
+    async with serve("pydantic_ai_more.py", "pydantic-ai", tmp_path) as served:
+        url = served.server.url
+        async with (
+            connect(f"{url}/structured") as structured,
+            connect(f"{url}/external") as external,
+            connect(f"{url}/deps") as deps,
+        ):
+            assert (await structured("plan")).data == {"city": "Rome", "days": 3}
+            question = await external("measure it")
+            assert str(question) == "How long is the river?"
+            await served.crash()
+            assert str(await external("5 km", task=question.id)) == "it is 5 km"
+            assert str(await deps("hi", metadata={"team": "sales"})) == "task of sales"
+
+
+async def test_openai_agents_hand_over_and_guardrails_let_nothing_out(tmp_path: Path) -> None:
+    async with serve("openai_agents_more.py", "openai-agents", tmp_path) as served:
+        url = served.server.url
+        async with (
+            connect(f"{url}/team") as team,
+            connect(f"{url}/structured") as structured,
+            connect(f"{url}/guarded") as guarded,
+        ):
+            assert str(await team("hello")) == "reception here"
+            first = await team("writer")
+            assert str(first) == "writer here"
+            await served.crash()
+            second = await team("hello", context=first.context_id)
+            assert str(second) == "writer here"  # the context goes on with the agent that it was handed to
+            reply = await structured("plan")
+            assert (str(reply), reply.data) == ("", {"city": "Rome"})
+            assert str(await guarded("my name is Ada")) == "Hello Ada"
+            for said, state in (("politics", TaskState.REJECTED), ("my name is secret", TaskState.FAILED)):
+                stream = guarded.stream(said)
+                texts = [piece.text async for piece in stream if piece.artifact is not None]
+                assert (texts, stream.reply.state) == ([], state)
+
+
+async def test_google_adk_asks_for_input_and_for_confirmations_of_tools(tmp_path: Path) -> None:
+    async with serve("google_adk_more.py", "google-adk", tmp_path) as served:
+        url = served.server.url
+        async with (
+            connect(f"{url}/dynamic") as dynamic,
+            connect(f"{url}/asks") as asks,
+            connect(f"{url}/measures") as measures,
+        ):
+            confirmation, question, measured = await dynamic("two"), await asks("go"), await measures("go")
+            assert str(confirmation) == "Allow book(city='Rome')?"
+            assert str(question) == "Which day?"
+            assert str(measured) == "measure(what='the river')?"
+            await served.crash()
+            confirmation = await dynamic("no", task=confirmation.id)
+            assert str(await dynamic("yes", task=confirmation.id)) == "not booked, booked Paris"
+            assert str(await asks("Monday", task=question.id)) == "['Monday']"
+            assert str(await measures("5 km", task=measured.id)) == "['5 km']"
+
+
 @pytest.mark.parametrize("framework", ["wrapped-a2a-sdk-1", "wrapped-a2a-sdk-0.3"])
 async def test_an_executor_of_the_sdk_runs_as_it_is(framework: str, tmp_path: Path) -> None:
     async with serve("a2a_sdk_executor.py", framework, tmp_path) as served:

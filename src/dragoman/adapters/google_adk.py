@@ -7,7 +7,7 @@ credentials is `auth-required`. A run that the process did not survive is run ag
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -122,7 +122,7 @@ class _Seen:
                     self.text = part.text
                     yield Text(text=part.text, message=f"message-{self._message}")
             elif part.function_call and not event.partial:
-                yield from self._call(part.function_call)
+                yield from self._call(part.function_call, event.long_running_tool_ids or ())
             elif part.function_response and event.author != "user":
                 yield from self._response(part.function_response)
             elif part.inline_data and not event.partial:
@@ -143,13 +143,16 @@ class _Seen:
                 model=event.model_version or "",
             )
 
-    def _call(self, call: Any) -> Iterator[AnyEvent]:
+    def _call(self, call: Any, long_running: Collection[str]) -> Iterator[AnyEvent]:
         if call.name in _REQUESTS:
             self.requests.append(call)
-        else:
-            yield ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
+            return
+        yield ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
+        if call.id in long_running:  # if it does not answer itself, somebody else does
+            self.requests.append(call)
 
     def _response(self, response: Any) -> Iterator[AnyEvent]:
+        self.requests = [call for call in self.requests if call.id != response.id]
         waits = any(_original(call).get("id") == response.id for call in self.requests)
         asks = isinstance(response.response, dict) and "requires confirmation" in str(
             response.response.get("error", "")
@@ -197,6 +200,9 @@ def _question(call: Any) -> Question:
         )
     if call.name == _CREDENTIAL:
         return Question(id=call.id, text="Credentials are needed.", details=details, auth=True)
+    if call.name != _INPUT:
+        given = ", ".join(f"{name}={value!r}" for name, value in details.items())
+        return Question(id=call.id, text=f"{call.name}({given})?", details=details)
     text = details.get("message") or "Input is needed."
     schema = details.get("responseSchema") or details.get("response_schema")
     return Question(id=call.id, text=text, details=details, schema=schema)

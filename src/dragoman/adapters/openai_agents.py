@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any, Unpack
 
 from agents import (
@@ -60,11 +60,12 @@ class OpenAIAgentsAdapter:
             agent = _find(self._agent, state.get("agent", "")) or agent
         result = Runner.run_streamed(agent, given, **options)
         stream = result.stream_events()
-        seen = _Seen()
+        seen, holds = _Seen(), _holds_text(agent, options)
         try:
             async for event in stream:
                 for each in seen.event(event):
-                    yield each
+                    if not (holds and isinstance(each, Text)):
+                        yield each
         except InputGuardrailTripwireTriggered as error:
             start.turn.reject(f"A guardrail refused the message: {_name(error)}.")
         except OutputGuardrailTripwireTriggered as error:
@@ -91,7 +92,7 @@ class OpenAIAgentsAdapter:
         if not isinstance(output, str):
             if output is not None:
                 yield Data(value=plain(output))
-        elif output != seen.text:
+        elif holds or output != seen.text:
             yield Text(text=output, message="output")
         yield Finished(state={"items": plain(result.to_input_list()), "agent": result.last_agent.name})
 
@@ -192,17 +193,30 @@ def items_of(message: Message) -> Any:
     return [{"role": "user", "content": content}]
 
 
+def _team(agent: Any) -> list[Any]:
+    """The agent, and all that it may hand over to."""
+    found: list[Any] = []
+    waiting = [agent]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.append(each)
+            waiting += [other for other in each.handoffs if isinstance(other, Agent)]
+    return found
+
+
 def _find(agent: Any, name: str) -> Any:
     """The agent with this name among those that `agent` may hand over to."""
-    seen: list[Any] = []
-    waiting = [agent]
-    while waiting and name:
-        each = waiting.pop()
-        if each.name == name:
-            return each
-        seen.append(each)
-        waiting += [other for other in each.handoffs if isinstance(other, Agent) and other not in seen]
-    return None
+    return next((each for each in _team(agent) if each.name == name), None)
+
+
+def _holds_text(agent: Any, options: Mapping[str, Any]) -> bool:
+    """Whether text is sent only when the run has ended: a guardrail may refuse it until then, or it is the JSON of data."""
+    config = options.get("run_config")
+    return any(
+        each.input_guardrails or each.output_guardrails or each.output_type not in (None, str)
+        for each in _team(agent)
+    ) or bool(getattr(config, "input_guardrails", None) or getattr(config, "output_guardrails", None))
 
 
 def _question(item: Any, asked: dict[str, Outcome]) -> Question:
