@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
+from tests.browser.pictures import inspecting
 from tests.serving import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -232,3 +233,56 @@ async def test_the_table_of_tasks_is_live_and_says_what_waits_for_a_person(
     await row.get_by_role("link", name="Answer").click()
     await say(page, "Bob")
     await expect(page.locator(".said").last).to_contain_text("Which size?")
+
+
+async def test_the_inspector_shows_the_card_of_an_agent_elsewhere_and_talks_to_it(
+    page: Page, server: Server
+) -> None:
+    async with inspecting(f"{server.url}/clerk") as address:
+        await page.goto(address)
+        await expect(page.locator(".inspectbody h2").first).to_have_text("Clerk")
+        await expect(page.locator(".inspectbody .skill")).to_have_count(7)
+        await page.get_by_role("tab", name=re.compile("Findings")).click()
+        await expect(page.locator(".inspectbody .tabpanel").first).not_to_be_empty()
+        await page.get_by_role("tab", name="Chat").click()
+        await say(page, "tell me", "story")
+        await expect(ended(page, "completed")).to_be_visible()
+        await expect(page.locator(".answer li")).to_have_count(6)
+        await page.locator("[data-tab=wire]").click()
+        await expect(page.locator(".wire .out", has_text="SendStreamingMessage")).to_have_count(1)
+
+
+async def test_an_operator_cancels_forks_and_retries(page: Page, server: Server) -> None:
+    await enter(page, server, "chat/clerk")
+    await say(page, "go", "forever")
+    await expect(page.locator(".answer .latest")).to_have_text("Working on it")
+    await open_task(page)
+    await page.locator(".taskhead").get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Cancel the task").click()
+    await expect(page.locator(".taskhead .badge")).to_have_text("canceled")
+    await page.evaluate("location.hash = 'chat/clerk'")
+    await page.get_by_role("button", name="New conversation").click()
+    await say(page, "break", "broken")
+    await expect(ended(page, "failed")).to_be_visible()
+    await open_task(page)
+    address = page.url
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page).not_to_have_url(address)
+    await expect(page.locator(".taskhead .badge")).to_have_text("failed")
+    address = page.url
+    await page.get_by_label("Show the task as it was at this record").press("Home")
+    await page.get_by_role("button", name="Fork here").click()
+    await expect(page).not_to_have_url(address)
+    await expect(page.locator(".taskhead .badge")).to_have_text("failed")
+
+
+async def test_a_test_receiver_shows_what_a_webhook_gets(page: Page, server: Server) -> None:
+    await enter(page, server, "webhooks")
+    await page.get_by_role("button", name="Make a receiver").click()
+    address = await page.locator(".receiver code.address").text_content()
+    assert address is not None
+    await page.evaluate(
+        "url => fetch(url, {method: 'POST', body: JSON.stringify({hello: 'there'}), headers: {'content-type': 'application/json'}})",
+        address,
+    )
+    await expect(page.locator(".deliveries li")).to_contain_text("hello")

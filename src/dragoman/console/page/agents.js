@@ -1,7 +1,7 @@
 // Agents: each card as people read it, its skills with forms, its versions and bindings, and how it is doing.
 
 import { get } from "./api.js";
-import { badge, button, copyButton, count, debounce, dict, empty, fill, h, line, link, list, pill, plural, segment, when } from "./dom.js";
+import { badge, button, copyIcon, count, debounce, dict, empty, fill, h, line, link, list, pill, plural, segment, when } from "./dom.js";
 import { prepareMessage } from "./chat.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
@@ -112,7 +112,7 @@ export function cardView(given, interfaces, url) {
   const facts = [
     ["Version", line(card.version, 60)],
     ["Provider", provider.organization || provider.url ? [line(provider.organization, 80), " ", provider.url ? link(line(provider.url, 60), provider.url) : null] : null],
-    ["Address", url ? [h("code", {}, line(url, 200)), " ", copyButton(url)] : null],
+    ["Address", url ? [h("code", {}, line(url, 200)), copyIcon(url, "the address")] : null],
     ["Takes", modes(card.defaultInputModes)],
     ["Gives", modes(card.defaultOutputModes)],
     ["Can", ["streaming", "pushNotifications", "extendedAgentCard"].filter((c) => can[c]).map((c) => pill({ streaming: "stream", pushNotifications: "push", extendedAgentCard: "extended card" }[c]))],
@@ -122,9 +122,9 @@ export function cardView(given, interfaces, url) {
   ].filter(([, value]) => value && (!Array.isArray(value) || value.length));
   return [
     h("div.prose", {}, markdown(String(card.description ?? "").slice(0, 20_000))),
-    h("dl.facts", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    offered.length ? h("div.tablewrap", {}, h("table.interfaces", {}, h("thead", {}, h("tr", {}, ["Version", "Binding", "Address"].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, offered.slice(0, 50).map((i) => h("tr", {}, h("td", {}, line(i.protocolVersion, 20)), h("td", {}, line(i.protocolBinding, 30)), h("td", {}, h("code", {}, line(i.url, 200)))))))) : null,
+    h("div.about", {}, h("dl.facts", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      offered.length ? h("div.tablewrap", {}, h("table.interfaces", {}, h("thead", {}, h("tr", {}, ["Version", "Binding", "Address"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, offered.slice(0, 50).map((i) => h("tr", {}, h("td", {}, line(i.protocolVersion, 20)), h("td", {}, line(i.protocolBinding, 30)), h("td", {}, h("code", {}, line(i.url, 200)))))))) : null),
   ];
 }
 

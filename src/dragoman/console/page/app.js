@@ -13,10 +13,10 @@ import { taskView } from "./task.js";
 import { tasksView } from "./tasks.js";
 import { webhooksView } from "./webhooks.js";
 
-// id, name, the feature of the server that it needs, view. Hub screens are more rows of this table.
+// id, name, the features of the server that it needs, view. Hub screens are more rows of this table.
 const VIEWS = [
   ["agents", "Agents", "agents", agentsView],
-  ["chat", "Chat", "talk", chatView],
+  ["chat", "Chat", "agents talk", chatView],
   ["tasks", "Tasks", "tasks", tasksView],
   ["webhooks", "Webhooks", "webhooks", webhooksView],
   ["audit", "Audit", "audit", auditView],
@@ -111,7 +111,7 @@ function takeToken() {
 
 // -- the frame --------------------------------------------------------------------------------------------------
 
-const has = (feature) => me.features.includes(feature);
+const has = (wanted) => wanted.split(" ").every((feature) => me.features.includes(feature));
 
 function frame() {
   menu = h("nav.menu", { "aria-label": "Main" }, VIEWS.filter(([, , feature]) => has(feature)).map(([id, name]) =>

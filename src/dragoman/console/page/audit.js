@@ -1,10 +1,12 @@
 // The audit log: who called what, and what came of it.
 
 import { get } from "./api.js";
-import { button, empty, fill, h, line, moment } from "./dom.js";
+import { button, empty, fill, h, line, moment, pill } from "./dom.js";
 import { jsonTree } from "./json.js";
 
 const PAGE = 100;
+
+const outcome = (text) => (text ? pill(text, /^ok$/i.test(text) ? "good" : "bad") : "–");
 
 export function auditView() {
   const body = h("tbody"), note = h("div.tablenote");
@@ -32,7 +34,7 @@ export function auditView() {
       h("td.nowrap.mono.small", { data: { label: "Time" } }, moment(pick(e, "time", "at"))),
       h("td", { data: { label: "Who" } }, line(pick(e, "principal", "caller", "who", "actor"), 60) || "–"),
       h("td", { data: { label: "What" } }, line(pick(e, "action", "operation", "method", "what", "event"), 80), " ", h("span.muted", {}, line(pick(e, "agent"), 40))),
-      h("td", { data: { label: "Outcome" } }, line(pick(e, "outcome", "result", "status", "error"), 80)),
+      h("td", { data: { label: "Outcome" } }, outcome(line(pick(e, "outcome", "result", "status", "error"), 80))),
       h("td", {}, h("details", {}, h("summary", {}, "JSON"), jsonTree(e, { open: 2, copy: false }))))));
     fill(note, !loaded ? null : !entries.length ? empty("No entries", "Nothing was audited yet. docs/operating.md says how to turn it on.") : next ? button("Older", () => load(next), { class: "quiet" }) : null);
   }

@@ -141,6 +141,12 @@ export function copyButton(text, label = "Copy") {
   return node;
 }
 
+/** The same as a small picture beside an id. */
+export function copyIcon(text, what) {
+  const node = iconButton("copy", `Copy ${what}`, async () => toast((await copy(text)) ? `Copied ${what}.` : "Not copied."), { class: "tiny" });
+  return node;
+}
+
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

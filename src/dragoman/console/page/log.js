@@ -134,9 +134,9 @@ export function recordRow(record, log) {
   return h("div.record", { class: `k-${/^[a-z]+$/.test(record.kind) ? record.kind : "other"}${died ? " died" : ""}`, title: line(record.summary, 400) },
     h("span.seq", {}, record.seq),
     h("span.time", {}, clock(record.time)),
-    h("span.delta", {}, Number.isFinite(delta) ? `+${duration(delta)}` : ""),
+    h("span.delta", {}, delta > 0 ? `+${duration(delta)}` : ""),
     h("span.kind", {}, line(record.kind, 12)),
-    died ? pill(`attempt ${count(attemptOf(record))}${Number.isFinite(delta) ? ` after ${duration(delta)}` : ""}`, "bad", "The process that ran the attempt before this one ended") : null,
-    h("span.summary", { dir: "auto" }, line(record.summary, 300)),
+    died ? pill(Number.isFinite(delta) ? `no process for ${duration(delta)}` : "interrupted", "bad", "The process that ran the attempt before this one ended") : null,
+    h("span.summary", { dir: "auto" }, died && record.kind !== "attempt" ? `attempt ${count(attemptOf(record))}: ` : "", line(record.summary, 300)),
     record.private ? h("span.private", { title: "Only operators see it" }, "private") : null);
 }

@@ -1,7 +1,7 @@
 // One task: its whole log, live; what it was at any record; its steps, children and webhooks; and what an operator may do.
 
 import { get, post } from "./api.js";
-import { badge, block, button, clock, confirmed, copyButton, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
+import { badge, block, button, clock, confirmed, copyButton, copyIcon, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
 import { jsonTree } from "./json.js";
 import { attemptOf, diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
@@ -41,7 +41,7 @@ export function taskView(there, me) {
     const busy = !FINAL.has(row.state);
     const lease = row.node ? [h("span.mono", {}, line(row.node, 24)), row.leaseExpires && Date.parse(row.leaseExpires) < Date.now() ? pill("lease expired", "bad") : null] : busy ? "no process" : "–";
     fill(head,
-      h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#tasks" }, "Tasks"), " / ", h("span.mono", {}, line(row.id, 60)), " ", copyButton(String(row.id))),
+      h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#tasks" }, "Tasks"), " / ", h("span.mono.ellipsis", {}, line(row.id, 60)), copyIcon(String(row.id), "the id of the task")),
       h("div.viewhead", {}, h("h1.ellipsis", { dir: "auto", title: line(row.text, 300) }, line(row.text, 90) || "Task"), badge(row.state), live,
         h("div.actions", {},
           me.features.includes("talk") && h("a.button", { href: `#chat/${segment(row.agent)}?task=${segment(key)}` }, WAITING.has(row.state) ? "Answer in chat" : "Open in chat"),
@@ -152,10 +152,10 @@ export function taskView(there, me) {
     const record = log.records.get(selected);
     if (!record) return fill(recordPanel, h("p.muted", {}, "…"));
     const note = h("div.row");
-    fill(recordPanel,
+    fill(recordPanel, h("div.detail", {},
       h("div.row.wrap", {}, h("strong", {}, `Record ${record.seq}`), pill(line(record.kind, 20)), record.private ? pill("private", "", "Only operators see it") : pill("peers see it", "good"),
         pill(`attempt ${count(record.attempt)}`), h("span.muted", {}, clock(record.time))),
-      h("p", { dir: "auto" }, line(record.summary, 2000)), content(record), note, jsonTree(record.data, { open: 2 }));
+      h("p", { dir: "auto" }, line(record.summary, 2000)), content(record), note, jsonTree(record.data, { open: 2 })));
     if (JSON.stringify(record.data)?.includes('"cut":')) {
       note.append(button("Read the whole record", async () => {
         try { const all = await get(`${path}/records/${record.seq}`); fill(recordPanel, jsonTree(all.data ?? all, { open: 2 })); } catch (error) { failure(error); }
@@ -249,12 +249,14 @@ function foldView(task, seq, log) {
   ];
 }
 
+let chosenDialect = "";
+
 function dialectViews(views, seq) {
   const names = [...new Set(views.map((v) => v.dialect))];
   return h("div", {}, h("p.muted", {}, `Record ${seq} as ${plural(names.length, "version")} of A2A write it.`),
     tabs(names.map((name) => [name, line(name, 20), () => h("div.views", {}, views.filter((v) => v.dialect === name).map((v) =>
       h("article.wireview", {}, h("div.codehead", {}, h("strong", {}, line(v.binding, 30)), h("span.muted", {}, line(v.contentType, 60)), copyButton(String(v.text))), block(v.text, { tag: "pre.code" }))))]),
-    { label: "Versions of A2A" }));
+    { label: "Versions of A2A", selected: chosenDialect, onselect: (name) => (chosenDialect = name) }));
 }
 
 /** A task that this one began elsewhere; it can be opened, and its children as well. */
