@@ -47,7 +47,7 @@ class Operator:
 
     async def send(self, text: str, agent: str = "", **more: Any) -> dict[str, Any]:
         """Send a message to an agent, and return the task."""
-        message = {"messageId": f"m-{text}", "role": "ROLE_USER", "parts": [{"text": text}], **more}
+        message = {"messageId": f"m-{text[:50]}", "role": "ROLE_USER", "parts": [{"text": text}], **more}
         answer = open_request(
             self.app,
             "POST",

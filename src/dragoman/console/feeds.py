@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from dragoman.console.api import encoded_frame, frame
-from dragoman.console.records import encode_views, view
+from dragoman.console.api import frame
+from dragoman.console.records import encode_frames
 from dragoman.engine.follow import Reader
 from dragoman.engine.protocols import TaskInfo, TaskQuery
 from dragoman.engine.records import Record, read_topic
@@ -47,22 +48,35 @@ Rows = Callable[[TaskInfo], Awaitable[Any]]
 
 def attempt_at(attempts: Sequence[tuple[int, int]], seq: int) -> int:
     """Which attempt wrote record `seq`, from `Snapshot.attempts`."""
+    if not attempts:
+        return 1
     place = bisect_right(attempts, (seq, 1 << 60))
     return attempts[place - 1][1] if place else 1
 
 
+def note_attempts(
+    attempts: Sequence[tuple[int, int]], records: Sequence[Record]
+) -> Sequence[tuple[int, int]]:
+    """`Snapshot.attempts` after these records, which come next in the log."""
+    for record in records:
+        if attempts and attempts[-1][0] >= record.seq:
+            continue
+        if record.kind == "attempt":
+            attempts = (*attempts, (record.seq, record.body.n))  # type: ignore[union-attr]
+        elif record.kind == "turn" and attempts and attempts[-1][1] > 1 and attempts[-1][0] != record.seq - 1:
+            attempts = (*attempts, (record.seq, 1))
+    return attempts
+
+
 def encode_records(records: Sequence[Record], attempts: Sequence[tuple[int, int]]) -> bytes:
     """Records as frames of a stream."""
-    views = [view(record, attempt_at(attempts, record.seq)) for record in records]
-    return b"".join(
-        [encoded_frame(data, id=each.seq) for each, data in zip(views, encode_views(views), strict=True)]
-    )
+    return encode_frames(records, partial(attempt_at, attempts))
 
 
 class _Viewer:
     """What waits for one stream."""
 
-    __slots__ = ("bytes", "chunks", "failed", "lost", "news", "tenant")
+    __slots__ = ("_waiter", "bytes", "chunks", "failed", "lost", "tenant")
 
     def __init__(self, tenant: str | None = None) -> None:
         self.chunks: deque[tuple[int, int, bytes]] = deque()
@@ -71,8 +85,8 @@ class _Viewer:
         self.lost = False
         """Frames that are not of records were dropped."""
         self.failed: A2AError | None = None
-        self.news = asyncio.Event()
         self.tenant = tenant
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, first: int, last: int, chunk: bytes) -> None:
         if self.bytes > MAX_WAITING_BYTES:
@@ -80,7 +94,12 @@ class _Viewer:
             self.bytes, self.lost = 0, True
         self.chunks.append((first, last, chunk))
         self.bytes += len(chunk)
-        self.news.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look whether there is something, or whether the viewer may still see it."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def take(self) -> tuple[int, int, bytes]:
         item = self.chunks.popleft()
@@ -88,11 +107,13 @@ class _Viewer:
         return item
 
     async def wait(self) -> None:
-        """Until there is something, or for a while."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                await self.news.wait()
-        self.news.clear()
+        """Until there is something, or until `wake`, which comes every few seconds. Without a timer of its own."""
+        if not self.chunks and self.failed is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         if self.failed is not None:
             raise self.failed
 
@@ -127,7 +148,7 @@ class _TaskFeed:
     def _fail(self, error: A2AError) -> None:
         for viewer in self.viewers:
             viewer.failed = error
-            viewer.news.set()
+            viewer.wake()
 
     async def _follow(self) -> None:
         log = self._server.store.scope(self.scope)
@@ -137,7 +158,7 @@ class _TaskFeed:
         ) as reader:
             while True:
                 records = await reader.next()
-                self._note_attempts(records)
+                self.attempts = note_attempts(self.attempts, records)
                 chunk = encode_records(records, self.attempts)
                 if any(record.kind in STATE_KINDS for record in records):
                     chunk += await self._row() or b""
@@ -145,20 +166,15 @@ class _TaskFeed:
                 for viewer in self.viewers:
                     viewer.put(records[0].seq, self.seq, chunk)
 
-    def _note_attempts(self, records: Sequence[Record]) -> None:
-        for record in records:
-            if record.kind == "attempt" and (not self.attempts or self.attempts[-1][0] < record.seq):
-                self.attempts = (*self.attempts, (record.seq, record.body.n))  # type: ignore[union-attr]
-            elif record.kind == "turn" and self.attempts and self.attempts[-1][0] < record.seq - 1:
-                self.attempts = (*self.attempts, (record.seq, 1))
-
     async def _look(self) -> None:
         """Send the row when it changes without a record."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if (chunk := await self._row()) is not None:
-                for viewer in self.viewers:
+            chunk = await self._row()
+            for viewer in self.viewers:
+                if chunk is not None:
                     viewer.put(0, 0, chunk)
+                viewer.wake()
 
     async def _row(self) -> bytes | None:
         """The frame of the row, if it is not the one that was sent last."""
@@ -284,6 +300,8 @@ class ListFeed:
                         self._search = False
                         searched = time.monotonic()
                         await self._look()
+                        for viewer in self._viewers:
+                            viewer.wake()
                 except Unavailable as error:
                     logger.warning("the list of tasks waits for the store: %s", error)
                 except Exception:

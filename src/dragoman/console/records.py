@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dragoman.console.redact import redact, redact_text, suspicious
+from dragoman.console.redact import has_shape, redact, redact_text, suspicious
 from dragoman.engine.records import (
     Attempt,
     Cancel,
@@ -168,10 +168,62 @@ def _json(raw: bytes) -> str:
 
 def one_line(text: str) -> str:
     """A text as one short line without control characters and without secrets."""
-    line = " ".join(redact_text(text).split())[: SUMMARY + 1]
+    return _short(" ".join(redact_text(text).split()))
+
+
+def _short(line: str) -> str:
+    line = line[: SUMMARY + 1]
     line = "".join(c if c.isprintable() else "�" for c in line) if not line.isprintable() else line
     return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
 
 
-def encode_views(views: Iterable[RecordView]) -> list[bytes]:
-    return [_encoder.encode(each) for each in views]
+def encode_frames(records: Sequence[Record], attempt: Callable[[int], int]) -> bytes:
+    """Records as events of a stream. `attempt` says which attempt wrote a record.
+
+    Most records are pieces of a text. They are looked through for secrets together, and their own JSON is not read again.
+    """
+    texts = [text for record in records if (text := _only_text(record))]
+    clean = bool(texts) and not has_shape("\n".join(texts))
+    return b"".join(
+        [
+            _encode_text(record, attempt(record.seq))
+            if clean and _only_text(record)
+            else b"id: %d\ndata: %b\n\n" % (record.seq, _encoder.encode(view(record, attempt(record.seq))))
+            for record in records
+        ]
+    )
+
+
+def _only_text(record: Record) -> str:
+    """The text of a record that is a piece of an artifact and nothing else; empty for any other."""
+    if record.kind != "artifact":
+        return ""
+    body: Any = record.body
+    artifact = body.artifact
+    parts = artifact.parts
+    if len(parts) != 1 or body.metadata or artifact.metadata or artifact.description or parts[0].metadata:
+        return ""
+    text = parts[0].text or ""
+    return text if len(text) <= MAX_STRING else ""
+
+
+def _encode_text(record: Record, attempt: int) -> bytes:
+    """The frame of a record that is `_only_text`, and has nothing to mask."""
+    return (
+        b'id: %d\ndata: {"seq":%d,"time":%b,"kind":"artifact","private":false,"attempt":%d,"summary":%b,"data":%b}\n\n'
+        % (
+            record.seq,
+            record.seq,
+            _encoder.encode(time_of(record)),
+            attempt,
+            _encoder.encode(_artifact_line(record.body)),
+            record.raw,
+        )
+    )
+
+
+def _artifact_line(body: Any) -> str:
+    artifact = body.artifact
+    text = artifact.parts[0].text[: SUMMARY * 2]
+    line = " ".join(f"{artifact.name or artifact.artifact_id}: {text}".split())
+    return line if len(line) <= SUMMARY and line.isprintable() else _short(line)

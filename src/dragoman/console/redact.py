@@ -29,15 +29,25 @@ _TEXTS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_SUSPECT = re.compile(
-    rb"(?i)authoriz|token|secret|passw|passphrase|credential|api[-_ ]?key|private[-_ ]?key|cookie|signature|bearer|basic |dpop"
-    rb"|://[^/\s\"]{1,500}@|eyJ|AKIA|(?:atr|adm|op|dgm|sk|pk|rk|gh[pos]|xox[bp]|glpat)[-_]"
-)
+_SHAPES = (
+    "bearer", "basic ", "dpop ", "://", "eyj", "akia", "atr_", "adm_", "op_", "dgm_", "sk-", "sk_", "pk-", "pk_", "rk-", "rk_",
+    "ghp_", "gho_", "ghs_", "xoxb-", "xoxp-", "glpat-", "private key",
+)  # fmt: skip
+"""A text with none of these has no secret that could be known by its shape. To look for words is much faster than the expression."""
+_WORDS = ("authoriz", "token", "secret", "passw", "passphrase", "credential", "key", "cookie", "signature")
+_BYTES = tuple(word.encode() for word in (*_SHAPES, *_WORDS) if word != "://")
 
 
 def suspicious(raw: bytes) -> bool:
     """False if JSON surely holds nothing to mask. Most records are not read any further."""
-    return _SUSPECT.search(raw) is not None
+    lower = raw.lower()
+    return any(word in lower for word in _BYTES) or (b"://" in lower and b"@" in lower)
+
+
+def has_shape(text: str) -> bool:
+    """False if a text surely holds nothing that `redact_text` masks."""
+    lower = text.lower()
+    return any(word in lower for word in _SHAPES)
 
 
 def redact(value: Any, *, masked: bool = False) -> Any:
@@ -53,7 +63,7 @@ def redact(value: Any, *, masked: bool = False) -> Any:
 
 def redact_text(text: str) -> str:
     """A text without the secrets that can be known by their shape."""
-    return _TEXTS.sub(_mask, text)
+    return _TEXTS.sub(_mask, text) if has_shape(text) else text
 
 
 def _mask(match: re.Match[str]) -> str:

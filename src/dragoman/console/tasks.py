@@ -19,9 +19,9 @@ from dragoman.console import dialect_views
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, stream
 from dragoman.console.dialect_views import DialectView
-from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at
+from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, note_attempts
 from dragoman.console.records import RecordView, describe_parts, one_line, view
-from dragoman.console.redact import redact
+from dragoman.console.redact import redact, suspicious
 from dragoman.dialects import cards
 from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
@@ -212,7 +212,10 @@ class Tasks:
     async def records(self, info: TaskInfo, after: int, limit: int) -> list[RecordView]:
         log = self._store.scope(info.scope)
         read = await log.read(info.id, after=after, limit=limit, max_bytes=PAGE_BYTES)
-        attempts = (await log.load(info.id)).attempts
+        if after == 0:  # what a page needs to know is in it: a long log need not be folded
+            attempts = note_attempts((), read)
+        else:
+            attempts = (await log.load(info.id)).attempts
         return [view(record, attempt_at(attempts, record.seq)) for record in read]
 
     async def record(self, info: TaskInfo, seq: int) -> Record:
@@ -504,7 +507,8 @@ def routes(console: Console) -> Sequence[Route]:
 
 def _fold(snapshot: Snapshot) -> Any:
     """A task's JSON without secrets."""
-    return redact(msgspec.json.decode(msgspec.json.encode(snapshot.task)))
+    raw = msgspec.json.encode(snapshot.task)
+    return redact(msgspec.json.decode(raw)) if suspicious(raw) else msgspec.Raw(raw)
 
 
 def _check(console: Console, request: ConsoleRequest) -> Callable[[], None]:
