@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman import errors
 from dragoman.agent.agent import Agent
+from dragoman.agent.extensions import (
+    AgentExtension,
+    MethodCall,
+    QuestionsExtension,
+    TimestampExtension,
+    TraceabilityExtension,
+    UsageExtension,
+)
 from dragoman.engine.conversation import ConversationMessage
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.streamed import Result, StartOver, Status
@@ -43,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "AgentCard",
+    "AgentExtension",
     "Approval",
     "Artifact",
     "ArtifactUpdate",
@@ -55,12 +64,14 @@ __all__ = [
     "Extension",
     "Limits",
     "Message",
+    "MethodCall",
     "OpenTelemetry",
     "Part",
     "Principal",
     "Provider",
     "PushConfig",
     "PushOptions",
+    "QuestionsExtension",
     "Quota",
     "Reply",
     "Result",
@@ -74,8 +85,11 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskUsage",
+    "TimestampExtension",
     "TokenUsage",
+    "TraceabilityExtension",
     "Turn",
+    "UsageExtension",
     "application",
     "connect",
     "connect_sync",

@@ -548,7 +548,7 @@ def test_the_typed_options_are_the_parameters_of_what_they_are_passed_to() -> No
     assert keys(AppOptions) == names(application) - {"shared_counters"} | keys(NodeOptions)
     assert keys(ServeOptions) == names(serve) | keys(AppOptions)
     assert keys(NodeOptions) == names(Runner) - {"queue", "load", "peers", "observer"}
-    assert keys(CallOptions) == names(make_request) | {"wait"}
+    assert keys(CallOptions) == names(make_request) | {"wait", "extensions"}
     assert keys(SkillOptions) == names(declare)
 
 

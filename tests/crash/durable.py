@@ -7,10 +7,13 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from dragoman import Agent, Approval, Ask, Status, Turn
+from dragoman import Agent, Approval, Ask, Status, TimestampExtension, Turn
 
 agent = Agent(
-    "Durable", description="Goes on after it was killed", version=os.environ.get("VERSION", "1.0.0")
+    "Durable",
+    description="Goes on after it was killed",
+    version=os.environ.get("VERSION", "1.0.0"),
+    extensions=[TimestampExtension()],
 )
 
 

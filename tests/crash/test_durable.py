@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Task, TaskFailed, Turn, connect
+from dragoman.client import TimestampClient
 from tests.serving import Server, lasting_port
 from tests.waiting import until
 
@@ -107,12 +108,17 @@ async def test_questions_pass_up_two_levels_and_answers_down_while_the_server_is
     assert calls.read_text().splitlines() == ["asked Rome"] * 3 + ["booked Rome"]
 
 
-async def test_a_turn_that_waits_while_the_code_is_replaced_keeps_its_version(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_while_the_code_is_replaced_keeps_its_version_and_extensions(
+    tmp_path: Path,
+) -> None:
     server = Server(AGENT, store=tmp_path / "tasks.db", env={"CALLS": str(tmp_path / "calls")})
     async with server, connect(f"{server.url}/durable", timeout=30) as client:
-        waiting = await client("go", skill="versions")
+        times = TimestampClient()
+        waiting = await client("go", skill="versions", extensions=[times.uri])
         await server.kill()
         server.env["VERSION"] = "2.0.0"
         await server.start()
-        assert (await waiting.answer("yes")).text == "yes 1.0.0 True"
+        done = await waiting.answer("yes")
+        assert done.text == "yes 1.0.0 True"
+        assert times.time_of(done.artifacts[0]), "the message that began the turn asked for it"
         assert (await (await client("go", skill="versions")).answer("yes")).text == "yes 2.0.0 False"

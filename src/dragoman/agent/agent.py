@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
+from dragoman.agent.extensions import AgentExtension, event_hook
 from dragoman.agent.parameters import JSON, TEXT, arguments_of
 from dragoman.agent.skill import SkillFunction, SkillOptions, declare, words
 from dragoman.auth.requirements import Requirements, need
@@ -21,6 +22,7 @@ from dragoman.model.content import Message, Part
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.options import check_options
 from dragoman.model.skill_schemas import SKILL_SCHEMAS, extension_of
+from dragoman.model.task import Event
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -80,7 +82,7 @@ class Agent:
         icon_url: str = "",
         streaming: bool = True,
         push: bool = True,
-        extensions: Sequence[Extension] = (),
+        extensions: Sequence[Extension | AgentExtension] = (),
         input_modes: Sequence[str] = (),
         output_modes: Sequence[str] = (),
         versions: Sequence[str] = VERSIONS,
@@ -126,10 +128,14 @@ class Agent:
             capabilities=Capabilities(
                 streaming=streaming,
                 push_notifications=push,
-                extensions=tuple(extensions),
+                extensions=tuple(each for each in extensions if isinstance(each, Extension)),
                 extended_agent_card=True if extended_card is not None else None,
             ),
         )
+        self.extensions = tuple(each for each in extensions if isinstance(each, AgentExtension))
+        """Those that are objects, with hooks and methods."""
+        if any(not each.uri for each in self.extensions):
+            raise ValueError("an extension needs a uri")
         self._card: AgentCard | None = None
         self._earlier = {agent.version: agent for agent in earlier}
         if version in self._earlier or len(self._earlier) != len(earlier):
@@ -170,6 +176,9 @@ class Agent:
     def _capabilities(self) -> Capabilities:
         """What the card says the agent can do: with the schemas of skills that take or return data."""
         about = self._about.capabilities
+        if self.extensions:
+            objects = tuple(each.on_card(self) for each in self.extensions)
+            about = replace(about, extensions=(*about.extensions, *objects))
         schemas = {
             id: each.schema for id, each in self._skills.items() if each.schema.input or each.schema.output
         }
@@ -253,6 +262,10 @@ class Agent:
         if extended is None or isinstance(extended, AgentCard):
             return extended
         return replace(self.card, skills=(*self.card.skills, *extended))
+
+    def event_hook(self, turn: Turn) -> Callable[[Event], Event] | None:
+        """What the extensions that the message asked for make of the turn's events; None if nothing."""
+        return event_hook(self.extensions, turn) if self.extensions else None
 
     def work(self, turn: Turn) -> Awaitable[None]:
         if turn.version != self.version and (earlier := self._earlier.get(turn.version)) is not None:

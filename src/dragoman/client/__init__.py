@@ -6,6 +6,7 @@ Reply, Piece, Stream    the answers
 TaskFailed              raised by `agent(...)` if the task did not complete
 Policy                  how often a client tries again
 file                    a file to send
+ClientExtension         what a client does for an extension; TimestampClient
 AgentCache              cards and dialects that clients remember
 Bearer, Basic, ApiKey, Headers, ClientCredentials, AuthorizationCode, RefreshToken, DeviceCode,
 ClientCertificate
@@ -18,6 +19,7 @@ from dragoman.client.client import Client, connect
 from dragoman.client.content import file
 from dragoman.client.credentials import ApiKey, Basic, Bearer, ClientCertificate, Headers
 from dragoman.client.discover import AgentCache
+from dragoman.client.extensions import ClientExtension, TimestampClient
 from dragoman.client.oauth import AuthorizationCode, ClientCredentials, DeviceCode, RefreshToken
 from dragoman.client.reply import Piece, Reply, Stream, TaskFailed
 from dragoman.client.retry import Policy
@@ -32,6 +34,7 @@ __all__ = [
     "Client",
     "ClientCertificate",
     "ClientCredentials",
+    "ClientExtension",
     "DeviceCode",
     "Headers",
     "Piece",
@@ -41,6 +44,7 @@ __all__ = [
     "Stream",
     "SyncClient",
     "TaskFailed",
+    "TimestampClient",
     "connect",
     "connect_sync",
     "file",

@@ -16,6 +16,7 @@ from dragoman.client.connection import ConnectOptions, Link, Options, open_link
 from dragoman.client.content import SendOptions, build_request, id_of, task_of
 from dragoman.client.credentials import describe_schemes
 from dragoman.client.discover import get_extended_card
+from dragoman.client.extensions import prepare, read_batch, read_event, uris_of
 from dragoman.client.reply import Reply, Stream, TaskFailed
 from dragoman.client.skills import Skills
 from dragoman.errors import InvalidAgentResponse, Unauthenticated
@@ -27,6 +28,7 @@ from dragoman.model.ops import (
     CancelTask,
     CreatePushConfig,
     DeletePushConfig,
+    ExtensionCall,
     GetExtendedCard,
     GetPushConfig,
     GetTask,
@@ -196,6 +198,14 @@ class Client:
         continues = bool(request.message.task_id)
         return Stream(self, self._batches(call, request), deadline, known=known, continues=continues)
 
+    async def call_method(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Call a method that an extension of the agent adds: `await agent.call_method("usage/get", {"taskId": id})`."""
+        request = ExtensionCall(method=method, params=dict(params or {}), tenant=self._tenant)
+        call = Call(deadline=self._deadline(timeout), extensions=uris_of(self._options.extensions))
+        return await self._within(call, self.link.service.call(call, request))
+
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     async def get(
@@ -331,14 +341,18 @@ class Client:
         self._questions[task.id] = task
 
     async def _send(self, call: Call, request: SendMessage) -> Reply:
+        call, request = prepare(self._options.extensions, call, request)
         result: Task | Message = await self._within(call, self.link.service.call(call, request))
-        return Reply.of(self, result)
+        return Reply.of(self, read_event(self._options.extensions, result))
 
     async def _batches(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Any]:
+        extensions = self._options.extensions
+        if isinstance(request, SendMessage):
+            call, request = prepare(extensions, call, request)
         try:
             async with aclosing(self.link.service.stream(call, request)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
-                    yield batch
+                    yield read_batch(extensions, batch) if extensions else batch
         except Unauthenticated as error:
             raise self._explain(error) from error
 
@@ -416,7 +430,8 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     `policy`: how often to try again. `tls`, `proxy`: for the network. `agents`: instead of those in `dragoman.toml`.
     `guard`: checks every address before a connection, over every binding. Without it any address is allowed;
     `dragoman.push.Guard()` allows public ones. `cache`: an `AgentCache` of this client's own. `tap`: an async function that is
-    called with everything that goes over the wire, credentials included (`client/transport/tap.py`).
+    called with everything that goes over the wire, credentials included (`client/transport/tap.py`). `extensions`: asked for
+    with every message, by URI or as a `ClientExtension`.
     """
     if not isinstance(options.get("version", ""), str):
         raise TypeError('a version is text, such as "1.0"')

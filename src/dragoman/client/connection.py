@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -17,6 +17,7 @@ from dragoman.client import discover
 from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.config import find_entry, read_agents
 from dragoman.client.discover import AgentCache, FoundCard, find_card, read_given_card, resolve_target
+from dragoman.client.extensions import ClientExtension
 from dragoman.client.resumable_stream import RetryingService
 from dragoman.client.retry import Policy, is_transient, pause
 from dragoman.client.routes import RoutedPeer, find_routes
@@ -52,6 +53,7 @@ class ConnectOptions(TypedDict, total=False):
     guard: AddressGuard | None
     cache: AgentCache | None
     tap: Tap | None
+    extensions: Sequence[str | ClientExtension]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class Options(Struct, frozen=True, kw_only=True):
     guard: AddressGuard | None = None
     cache: AgentCache | None = None
     tap: Tap | None = None
+    extensions: Sequence[str | ClientExtension] = ()
 
 
 class Link(NamedTuple):

@@ -23,6 +23,7 @@ from dragoman.model.ops import (
     Call,
     CancelTask,
     CreatePushConfig,
+    ExtensionCall,
     GetTask,
     Request,
     SendMessage,
@@ -63,7 +64,7 @@ def can_repeat(error: A2AError, request: Request, *, deduplicates: bool) -> bool
         return True
     if isinstance(request, CreatePushConfig):
         return bool(request.config.id)
-    return not isinstance(request, SendMessage)
+    return not isinstance(request, SendMessage | ExtensionCall)
 
 
 def seconds_before_retry(policy: Policy, attempt: int, error: A2AError) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
@@ -152,6 +152,11 @@ class SyncClient:
         self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
     ) -> SyncStream:
         return SyncStream(self, self._client.stream(*content, timeout=timeout, **options))
+
+    def call_method(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        return self._run(self._client.call_method(method, params, timeout=timeout))
 
     def get(self, task: str | Task, **options: Any) -> Task:
         return self._run(self._client.get(task, **options))

@@ -81,6 +81,8 @@ class RequestOptions(TypedDict, total=False):
 class CallOptions(RequestOptions, total=False):
     """Options of `turn.call` and `turn.stream`."""
 
+    extensions: Sequence[str]
+    """URIs of extensions to ask the peer for."""
     wait: float
     """Seconds to wait for a peer that accepts no connection, or is full. 30 unless given."""
 
@@ -132,6 +134,7 @@ async def delegate(
     key: str,
     trace: dict[str, str],
     wait: float = WAIT_SECONDS,
+    extensions: Sequence[str] = (),
 ) -> AsyncGenerator[Event, None]:
     """Call `peer`, and yield what it reports. The result is on record under `key` when this ends.
 
@@ -143,7 +146,7 @@ async def delegate(
     while True:
         try:
             service, scope = await peers.find(peer, record.scope)
-            call = _make_call(record, scope, key, trace)
+            call = _make_call(record, scope, key, trace, extensions)
             async with aclosing(_events(record, service, call, request, key, peer)) as events:
                 async for event in events:
                     attempt, since = 0, time.monotonic()
@@ -174,7 +177,9 @@ def _seconds_to_wait(error: A2AError, attempt: int) -> float | None:
     return error.retry_after if isinstance(error, Unavailable | RateLimited) else None
 
 
-def _make_call(record: Recorded, scope: Scope, key: str, trace: dict[str, str]) -> Call:
+def _make_call(
+    record: Recorded, scope: Scope, key: str, trace: dict[str, str], extensions: Sequence[str] = ()
+) -> Call:
     """A call on behalf of whoever began the turn. Raises `Unavailable` if too many agents call one another in a row.
 
     Its idempotency key is the same after a crash, and no other call has it. It leaves in a header, so that nobody may
@@ -195,6 +200,7 @@ def _make_call(record: Recorded, scope: Scope, key: str, trace: dict[str, str]) 
         idempotency_key=sha256(msgspec.json.encode(identity)).hexdigest()[:32],
         deadline=mail.deadline,
         trace=trace,
+        extensions=tuple(extensions),
         depth=mail.depth + 1,
     )
 
@@ -220,7 +226,7 @@ async def _events(
             async for event in events:
                 fold.apply(event)
                 if child is None and fold.task_id:
-                    child = Child(key=key, peer=peer, task=fold.task_id)
+                    child = record.children[key] = Child(key=key, peer=peer, task=fold.task_id)
                     await record.commit(Record("child", child))
                 yield event
                 if isinstance(event, StatusUpdate) and event.status.state is TaskState.AUTH_REQUIRED:

@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, topic
+from dragoman.engine.records import PIECE_BYTES, PUBLIC, Record, Snapshot, topic
 from dragoman.errors import Unavailable
+from dragoman.model.task import Event
 
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
 """How much may wait for the disk before a writer waits for it."""
@@ -29,7 +31,7 @@ logger = logging.getLogger("dragoman.turn")
 
 class Journal:
     __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_snapshot", "_stop",
-                 "_unfolded", "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "log", "waiting")  # fmt: skip
+                 "_unfolded", "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "log", "on_event", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +55,8 @@ class Journal:
         """Not on disk yet."""
         self._bytes = 0
         """Of those."""
+        self.on_event: Callable[[Event], Event] | None = None
+        """What extensions of the agent make of an event."""
         self.full = False
         """So much waits for the disk that a writer should call `commit`."""
         self.dead = False
@@ -73,6 +77,13 @@ class Journal:
             self._snapshot = self._snapshot.after(self._unfolded)
             self._unfolded, self._unfolded_bytes = [], 0
         return self._snapshot.share()
+
+    def change(self, record: Record) -> Record:
+        """A record that peers see, as the extensions of the agent make it."""
+        if self.on_event is None or record.kind not in PUBLIC:
+            return record
+        event: Any = self.on_event(record.event)
+        return Record(record.kind, event)
 
     def put(self, record: Record) -> None:
         """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.

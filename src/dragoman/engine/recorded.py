@@ -208,16 +208,19 @@ class Recorded:
         """Add a status update, unless it comes next among those on record. After one that differs, all are added."""
         self.show()
         message = self.message(content) if content else None
+        said = self.journal.change(self.status_record(TaskState.WORKING, message, metadata))
         if self._status_updates:
-            parts = message.parts if message else None
+            update = said.body
+            assert isinstance(update, StatusUpdate)
+            parts = update.status.message.parts if update.status.message else None
             for place, old in enumerate(self._status_updates, 1):  # a failed attempt may have left some
                 if (
                     old.status.message.parts if old.status.message else None
-                ) == parts and old.metadata == metadata:
+                ) == parts and old.metadata == update.metadata:
                     self._status_updates = self._status_updates[place:]
                     return
             self._status_updates = ()
-        self.journal.put(self.status_record(TaskState.WORKING, message, metadata))
+        self.journal.put(said)
 
     def note(self, note: Note) -> None:
         """Add a note, unless it is on record; each of those there counts once."""
@@ -730,7 +733,7 @@ class ArtifactWriter:
         )
         if self.amend is not None:
             update = self.amend(update)
-        self._last = Record("artifact", update)
+        self._last = record.journal.change(Record("artifact", update))
         self._begun, self._closed, self._rewound = True, last, False
         record.journal.put(self._last)
 

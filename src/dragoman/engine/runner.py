@@ -667,6 +667,8 @@ class Run:
         """Run the function once. Returns the record that ends the turn, or None if the task is being canceled."""
         observer = self._runner.observer
         turn = Turn(record, self._runner.peers)
+        if (hook := getattr(program, "event_hook", None)) is not None:
+            record.journal.on_event = hook(turn)
         self.inside = True
         if self.canceled:  # it came after the snapshot that this turn began with
             self._runner.cancel(self)
@@ -701,6 +703,7 @@ class Run:
         finally:
             self.inside = False
         try:
+            final = record.journal.change(final)
             final.encode()
         except Exception:
             logger.exception("task %s: its last record has no JSON form", record.task_id)

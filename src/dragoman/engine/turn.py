@@ -508,10 +508,10 @@ class Turn:
         if ask not in ("return", "pass"):
             raise ValueError(f'ask= is "return" or "pass", not {ask!r}')
         check_options(options, CallOptions, "turn.call", ("key", "ask"))
-        wait = options.pop("wait", WAIT_SECONDS)
+        wait, extensions = options.pop("wait", WAIT_SECONDS), options.pop("extensions", ())
         request = make_request(content, **cast(RequestOptions, options))
         known = key_of_call(self._record, peer, request, key)
-        answer = await self._call(peer, request, known, wait)
+        answer = await self._call(peer, request, known, wait, extensions)
         asked = 0
         while ask == "pass" and isinstance(answer, Task) and answer.state.interrupted:
             asked += 1
@@ -520,14 +520,16 @@ class Turn:
             reply = await self._record.ask(answer.state, question, Message, place, {})
             passed = Message(parts=reply.parts, metadata=without_skill(reply.metadata))
             again = make_request(passed, task=answer.id, context=answer.context_id)
-            answer = await self._call(peer, again, place, wait)
+            answer = await self._call(peer, again, place, wait, extensions)
         return answer
 
-    async def _call(self, peer: str, request: SendMessage, key: str, wait: float) -> Task | Message:
+    async def _call(
+        self, peer: str, request: SendMessage, key: str, wait: float, extensions: Sequence[str]
+    ) -> Task | Message:
         """One call, recorded under `key`."""
         fold = Fold()
         async for event in delegate(
-            self._record, self._connected_peers, peer, request, key, self.trace, wait
+            self._record, self._connected_peers, peer, request, key, self.trace, wait, extensions
         ):
             fold.apply(event)
         answer = fold.message or fold.task
@@ -551,10 +553,10 @@ class Turn:
         """`call`, event by event. When its result is on record already, that is the only event."""
         peers = self._connected_peers
         check_options(options, CallOptions, "turn.stream", ("key",))
-        wait = options.pop("wait", WAIT_SECONDS)
+        wait, extensions = options.pop("wait", WAIT_SECONDS), options.pop("extensions", ())
         request = make_request(content, **cast(RequestOptions, options))
         known = key_of_call(self._record, peer, request, key)
-        return delegate(self._record, peers, peer, request, known, self.trace, wait)
+        return delegate(self._record, peers, peer, request, known, self.trace, wait, extensions)
 
     async def cancel_children(self) -> None:
         """Cancel the tasks that others have for this one and have not finished."""

@@ -145,6 +145,13 @@ class GetOrigin(Request, frozen=True, kw_only=True):
     id: str
 
 
+class ExtensionCall(Request, frozen=True, kw_only=True):
+    """-> a JSON value: a method that an extension of the agent adds."""
+
+    method: str
+    params: dict[str, Any] = {}
+
+
 Result = Task | Message | TaskPage | PushConfig | PushConfigPage | AgentCard | str | None
 
 
@@ -167,6 +174,8 @@ PUSH_GET = Op("GetTaskPushNotificationConfig", GetPushConfig)
 PUSH_LIST = Op("ListTaskPushNotificationConfigs", ListPushConfigs)
 PUSH_DELETE = Op("DeleteTaskPushNotificationConfig", DeletePushConfig)
 EXTENDED_CARD = Op("GetExtendedAgentCard", GetExtendedCard)
+EXTENSION = Op("CallExtension", ExtensionCall)
+"""Not in the table of operations: an agent's extensions say which methods there are."""
 
 OPS: dict[str, Op] = {
     op.name: op

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent, AgentsById
+from dragoman.agent.extensions import ExtendedService
 from dragoman.auth.keys import KeyRing
 from dragoman.auth.requirements import AgentAuthenticator
 from dragoman.buses import open_bus
@@ -131,10 +132,10 @@ def application(
         load=shared_counters.load if shared_counters else None,
         **engine,
     )
-    limited: Service = service
+    limited: Service = ExtendedService(service, by_id.find) if any(a.extensions for a in agents) else service
     if quota.limits_callers:
         limited = LimitedService(
-            service,
+            limited,
             quota,
             unfinished=lambda scope: opened.scope(scope).unfinished(),
             usage=shared_counters.usage if shared_counters else None,
@@ -154,6 +155,7 @@ def application(
             else None,
             private=agent.private_card,
             signer=ring,
+            methods=frozenset(name for each in agent.extensions for name in each.methods),
         )
         for agent in agents
     ]

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from dragoman.auth.secrets import file_stamp
 from dragoman.dialects.proto import v0_3, v1_0
+from dragoman.dialects.proto.extensions import ExtensionCodec
 from dragoman.dialects.proto.messages import POOL
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import GRPC, AgentCard, Interface
@@ -187,7 +188,9 @@ class Grpc:
         """Raises `OSError` if the port is taken."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_our_error)
         server = aio.server(options=self._options)
-        server.add_generic_rpc_handlers(tuple(self._calls.handler(codec) for codec in CODECS))
+        server.add_generic_rpc_handlers(
+            tuple(self._calls.handler(codec) for codec in (*CODECS, ExtensionCodec()))
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server, POOL)

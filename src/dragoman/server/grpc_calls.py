@@ -23,6 +23,7 @@ from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.pieces import is_large
 from dragoman.dialects.proto.codec import Codec
+from dragoman.dialects.proto.extensions import ExtensionCodec
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, status_message, write_status
 from dragoman.errors import (
@@ -116,7 +117,7 @@ class Calls:
         self._body_timeout = TaskTimeout(limits.body_timeout)
         self._readers = Readers(limits, client)
 
-    def handler(self, codec: Codec) -> grpc.GenericRpcHandler:
+    def handler(self, codec: Codec | ExtensionCodec) -> grpc.GenericRpcHandler:
         """The service of a version."""
         methods = {
             name: grpc.stream_stream_rpc_method_handler(partial(self._stream, codec, op))
@@ -191,14 +192,14 @@ class Calls:
         if self.draining:
             self._ended.set()
 
-    async def _unary(self, codec: Codec, op: Op, requests: Any, context: Any) -> bytes:
+    async def _unary(self, codec: Codec | ExtensionCodec, op: Op, requests: Any, context: Any) -> bytes:
         call = await self._handle(codec, op, context)
         return call.result
 
-    async def _stream(self, codec: Codec, op: Op, requests: Any, context: Any) -> None:
+    async def _stream(self, codec: Codec | ExtensionCodec, op: Op, requests: Any, context: Any) -> None:
         await self._handle(codec, op, context)
 
-    async def _handle(self, codec: Codec, op: Op, context: Any) -> _GrpcCall:
+    async def _handle(self, codec: Codec | ExtensionCodec, op: Op, context: Any) -> _GrpcCall:
         reader = self._readers.begin(context.peer(), streams=op.streams)
         call = _GrpcCall(self, codec, op, context, reader)
         try:
@@ -243,9 +244,12 @@ class _GrpcCall:
     __slots__ = ("_authenticated", "_calls", "_codec", "_context", "_op", "_tenant", "aborted", "dialect", "head", "mount", "one_card",
                  "principal", "reader", "responding", "result")  # fmt: skip
 
-    def __init__(self, calls: Calls, codec: Codec, op: Op, context: Any, reader: CallReader) -> None:
+    def __init__(
+        self, calls: Calls, codec: Codec | ExtensionCodec, op: Op, context: Any, reader: CallReader
+    ) -> None:
         self.reader = reader
-        self._calls, self._codec, self._op, self._context = calls, codec, op, context
+        self._calls, self._op, self._context = calls, op, context
+        self._codec: Any = codec
         self.head = Metadata(context)
         self._tenant = self.head.header(b"a2a-tenant")
         self.dialect: Dialect | None = None

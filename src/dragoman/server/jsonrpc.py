@@ -30,7 +30,7 @@ from dragoman.errors import (
 )
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.ops import EXTENDED_CARD, SUBSCRIBE, Batch, GetOrigin
+from dragoman.model.ops import EXTENDED_CARD, EXTENSION, SUBSCRIBE, Batch, GetOrigin
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Header, Mount
@@ -44,6 +44,7 @@ from dragoman.server.pipeline import (
     call_of,
     collect,
     handle,
+    read_extension_call,
     to_error,
 )
 from dragoman.server.sse import Frames
@@ -111,6 +112,9 @@ class _JsonRpcCall(HttpCall):
                 self.dialect = self._likely_dialect(malformed.method)
             raise malformed.error from None
         self._id, params = envelope.id, envelope.params
+        if envelope.method in mount.methods:
+            self.dialect = dialect = select.before_body(self._version, mount="", allowed=mount.versions)
+            return Parsed(dialect, EXTENSION, read_extension_call(envelope.method, params))
         dialect, op, certain = self._choose(envelope.method, params)
         self.dialect = dialect
         if dialect.requires_jsonrpc_member and not envelope.has_jsonrpc:
@@ -163,6 +167,10 @@ class _JsonRpcCall(HttpCall):
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         dialect, op, request = parsed
         headers = (JSON, *headers, NOT_SHARED) if op is EXTENDED_CARD else (JSON, *headers)
+        if op is EXTENSION:
+            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, _encode(result))
+            await self.exchange.respond(200, body, headers)
+            return
         if is_large(result):
             first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
             pieces = await collect(write_pieces(dialect, op, result, request))

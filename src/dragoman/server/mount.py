@@ -51,6 +51,8 @@ class Mount:
     private: bool = False
     """The card is for authenticated callers only."""
     signer: Signer | None = None
+    methods: frozenset[str] = frozenset()
+    """Methods that extensions of the agent add."""
     dialects: tuple[str, ...] | None = field(init=False)
     """The dialects of `versions`; None for all."""
 

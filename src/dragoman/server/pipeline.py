@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.dialects import select
@@ -22,13 +23,25 @@ from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
     ExtendedCardNotConfigured,
+    InvalidParams,
     InvalidRequest,
     TaskNotFound,
     Unavailable,
     UnsupportedOperation,
 )
 from dragoman.model.card import AgentCard, Interface
-from dragoman.model.ops import CANCEL, EXTENDED_CARD, SEND, Batch, Call, Op, Principal, Request, Scope
+from dragoman.model.ops import (
+    CANCEL,
+    EXTENDED_CARD,
+    SEND,
+    Batch,
+    Call,
+    ExtensionCall,
+    Op,
+    Principal,
+    Request,
+    Scope,
+)
 from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import ANONYMOUS, RETRY_SECONDS, Header, Mount, with_interfaces
 
@@ -187,6 +200,17 @@ def _extensions(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
     known = {extension.uri for extension in mount.current_card().capabilities.extensions}
     active = ", ".join(uri for uri in call.extensions if uri in known)
     return (OURS, (dialect.extensions_header, active.encode("latin-1"))) if active else _ONLY_OURS
+
+
+def read_extension_call(method: str, params: bytes) -> ExtensionCall:
+    """The call of a method that an extension adds. Raises `InvalidParams`."""
+    try:
+        given = msgspec.json.decode(params or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidParams(f"params are not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise InvalidParams("params must be an object")
+    return ExtensionCall(method=method, params=given)
 
 
 def to_error(error: Exception) -> A2AError:

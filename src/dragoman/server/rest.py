@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Raw
@@ -26,11 +26,20 @@ from dragoman.dialects.pieces import is_large, write_pieces
 from dragoman.dialects.sse import frame
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
 from dragoman.model.card import HTTP_JSON, AgentCard, Interface
-from dragoman.model.ops import EXTENDED_CARD, PUSH_DELETE, Batch, Request
+from dragoman.model.ops import EXTENDED_CARD, EXTENSION, PUSH_DELETE, Batch, Request
 from dragoman.server import docs_page, openapi
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header, Mount
-from dragoman.server.pipeline import NOT_SHARED, Handler, HttpCall, Parsed, collect, handle, to_error
+from dragoman.server.pipeline import (
+    NOT_SHARED,
+    Handler,
+    HttpCall,
+    Parsed,
+    collect,
+    handle,
+    read_extension_call,
+    to_error,
+)
 from dragoman.server.sse import Frames
 
 A2A_JSON: Header = (b"content-type", b"application/a2a+json")
@@ -56,6 +65,9 @@ class Rest:
         path = path.removesuffix("/")  # some frameworks put one there
         if path in self._described:
             return self._described[path]
+        if mount.methods and path.startswith("/extensions/"):
+            name = unquote(path.removeprefix("/extensions/"))
+            return {"POST": partial(self._call_method, method=name)} if name in mount.methods else None
         found = paths.find(path)
         if found is None:
             return None
@@ -70,6 +82,9 @@ class Rest:
             for version in paths.PATHS
             if mount.speaks(version)
         ]
+
+    async def _call_method(self, exchange: Exchange, mount: Mount, *, method: str) -> None:
+        await handle(_ExtensionRestCall(exchange, mount, method))
 
     async def _answer(self, exchange: Exchange, mount: Mount, *, found: FoundPath, path: Path) -> None:
         await handle(_RestCall(exchange, mount, found, path, self._strict))
@@ -165,6 +180,37 @@ class _RestCall(HttpCall):
     def _write_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         assert self.dialect is not None
         return write_rest_error(error, self.dialect.name)
+
+
+class _ExtensionRestCall(HttpCall):
+    """A method that an extension adds: `POST /extensions/NAME` with its params."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, exchange: Exchange, mount: Mount, method: str) -> None:
+        label = "1.0" if mount.speaks("1.0") else "0.3"
+        super().__init__(exchange, mount, select.of_paths(label))
+        self._method = method
+
+    async def read(self) -> Parsed:
+        assert self.dialect is not None
+        body = await self.read_body()
+        if exceeded := self.exchange.shared.limits.exceeded_by(body):
+            raise InvalidRequest(exceeded)
+        return Parsed(self.dialect, EXTENSION, read_extension_call(self._method, body))
+
+    async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
+        await self.exchange.respond(200, _encode(result), (JSON, *headers))
+
+    async def send_stream(
+        self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
+    ) -> None:
+        raise AssertionError("methods of extensions do not stream")
+
+    async def send_error(self, error: A2AError) -> None:
+        assert self.dialect is not None
+        status, body = write_rest_error(error, self.dialect.name)
+        await self.respond_error(error, status, _encode(body), JSON)
 
 
 async def _may_read(exchange: Exchange, mount: Mount) -> bool:

@@ -27,6 +27,7 @@ from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, Connec
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
+from dragoman.dialects.proto.extensions import METHOD, SERVICE, read_document, write_document
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, read_status
 from dragoman.errors import (
@@ -42,6 +43,7 @@ from dragoman.model.ops import (
     SUBSCRIBE,
     Batch,
     Call,
+    ExtensionCall,
     Op,
     Request,
     SendMessage,
@@ -125,7 +127,21 @@ class Grpc:
             raise NotSent(f"cannot reach {self.url}: its host has no address")
         return tuple(sorted(found))
 
+    async def _call_method(self, call: Call, request: ExtensionCall) -> Any:
+        """Call a method that an extension of the agent adds."""
+        document = {"method": request.method, "params": request.params, "tenant": request.tenant}
+        sent = await self._transport.add_credential(self._plain(call))
+        channel = await self._open_allowed()
+        rpc = channel.unary_unary(f"/{SERVICE}/{METHOD}")(write_document(document), metadata=_metadata(sent))
+        try:
+            answer: bytes = await rpc
+        except aio.AioRpcError as error:
+            raise self._error(error) from error
+        return read_document(answer).get("result")
+
     async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, ExtensionCall):
+            return await self._call_method(call, request)
         op = UNARY[type(request)]
         method, body, plain = self._method(op), self._codec.write_request(op, request), self._plain(call)
         sent = await self._transport.add_credential(plain)

@@ -35,6 +35,7 @@ from dragoman.model.ops import (
     SUBSCRIBE,
     Batch,
     Call,
+    ExtensionCall,
     Op,
     Request,
     SendMessage,
@@ -60,6 +61,11 @@ class JsonRpc:
         self._ids = count(1)
 
     async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, ExtensionCall):
+            response = await self._send(
+                call, request.method, msgspec.json.encode(request.params), "application/json"
+            )
+            return self._result(response, await response.read())
         op = UNARY[type(request)]
         response = await self._post(call, op, request, "application/json")
         body = await response.read()
@@ -103,7 +109,9 @@ class JsonRpc:
             # The same id for the same send, so that a repeated send does not make another task.
             named = replace(request.message, task_id=call.idempotency_key or new_id())
             request = replace(request, message=named)
-        params = self.dialect.write_request(op, request)
+        return await self._send(call, method, self.dialect.write_request(op, request), accept)
+
+    async def _send(self, call: Call, method: str, params: bytes, accept: str) -> Response:
         body = b'{"jsonrpc":"2.0","id":"%d","method":"%s","params":%s}' % (
             next(self._ids),
             method.encode(),

@@ -25,13 +25,14 @@ from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.errors import error_in, read_rest_error
 from dragoman.dialects.paths import Path, path_of
 from dragoman.dialects.sse import Frame
-from dragoman.errors import A2AError, InvalidParams, UnsupportedOperation
+from dragoman.errors import A2AError, InvalidParams, Unreachable, UnsupportedOperation
 from dragoman.model.ops import (
     PUSH_DELETE,
     STREAM,
     SUBSCRIBE,
     Batch,
     Call,
+    ExtensionCall,
     Op,
     Request,
     SendMessage,
@@ -62,6 +63,8 @@ class Rest:
         """Verbs that worked, for operations with a choice."""
 
     async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, ExtensionCall):
+            return await self._call_method(call, request)
         op = UNARY[type(request)]
         response = await self._ask(call, op, request, "application/json")
         body = await response.read()
@@ -90,6 +93,25 @@ class Rest:
                 yield batch
         finally:
             await response.close()
+
+    async def _call_method(self, call: Call, request: ExtensionCall) -> Any:
+        """Call a method that an extension of the agent adds."""
+        target = f"{self.url}/extensions/{quote(request.method, safe='/')}"
+        headers, body = (
+            write_headers(call, self.dialect, "application/json"),
+            msgspec.json.encode(request.params),
+        )
+        response = await self.transport.request("POST", target, headers, body)
+        answer = await response.read()
+        if not 200 <= response.status < 300:
+            document = _document(answer)
+            if not isinstance(document, dict):
+                document = {"message": f"{target} answered HTTP {response.status}"}
+            raise self._read_error(document, response.status, False)
+        try:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"{target} did not answer with JSON: {error}") from error
 
     async def _ask(self, call: Call, op: Op, request: Request, accept: str) -> Response:
         path = path_of(self._version, op)

@@ -1,0 +1,253 @@
+"""Extensions of agents: an object for each, given to `Agent(extensions=[...])`.
+
+An extension is active for a message if its sender asked for it (`A2A-Extensions`). What was asked for is stored with the message, so
+a turn that runs again after a crash sees the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.engine.turn import Turn, record_of
+from dragoman.errors import InvalidParams, MethodNotFound
+from dragoman.model.card import Extension
+from dragoman.model.content import Message
+from dragoman.model.ids import timestamp
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    ExtensionCall,
+    GetTask,
+    Request,
+    Scope,
+    SendMessage,
+    Service,
+    SubscribeToTask,
+)
+from dragoman.model.questions import QUESTIONS
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+from dragoman.model.usage import USAGE
+
+if TYPE_CHECKING:
+    from dragoman.agent.agent import Agent
+
+TIMESTAMPS = "https://github.com/a2aproject/a2a-samples/samples/extensions/timestamp/v1"
+TRACEABILITY = "https://github.com/a2aproject/a2a-samples/extensions/traceability/v1"
+
+
+class MethodCall(Struct, frozen=True):
+    """A call of an extension's own method."""
+
+    params: dict[str, Any]
+    call: Call
+    """Who is calling: `call.principal`."""
+    service: Service
+    """The agent's own operations, as this caller may use them: `await service.call(call, GetTask(id=...))`."""
+
+
+Method = Callable[[MethodCall], Awaitable[Any]]
+
+
+class AgentExtension:
+    """What an agent does for an extension. Set `uri`, and override what it needs.
+
+    The hooks are called only if the extension is active: if the sender asked for it, or `always` is set.
+    """
+
+    uri: str = ""
+    """With a version in it: an incompatible change needs another URI."""
+    description: str = ""
+    required: bool = False
+    """Messages of clients that do not ask for it are refused."""
+    always: bool = False
+    """Active for every message."""
+
+    def params(self, agent: Agent) -> dict[str, Any]:
+        """The `params` on the card."""
+        return {}
+
+    async def on_request(self, call: Call, request: Request) -> Request:
+        """Before an operation. Returns the request, or another one; raises the `A2AError` to answer with."""
+        return request
+
+    def on_event(self, turn: Turn, event: Event) -> Event:
+        """Before something that a turn says is recorded and sent: a status, a chunk of an artifact, a bare Message.
+
+        What it adds to `event.status.message.metadata` or `event.artifact.metadata` does not count when a turn that
+        runs again is compared with the record.
+        """
+        return event
+
+    async def on_response(self, call: Call, request: Request, response: Any) -> Any:
+        """After an operation that does not stream. Returns the response, or another one."""
+        return response
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of its own, by name: `{"usage/get": self.get}`. Callable over JSON-RPC, HTTP+JSON and gRPC."""
+        return {}
+
+    def on_card(self, agent: Agent) -> Extension:
+        """Its entry on the card."""
+        return Extension(
+            uri=self.uri, description=self.description, required=self.required, params=self.params(agent)
+        )
+
+
+def event_hook(extensions: Sequence[AgentExtension], turn: Turn) -> Callable[[Event], Event] | None:
+    """What changes the events of a turn; None if nothing does."""
+    asked = turn.mail.extensions
+    active = [
+        each
+        for each in extensions
+        if (each.always or each.uri in asked) and type(each).on_event is not AgentExtension.on_event
+    ]
+    if not active:
+        return None
+
+    def change(event: Event) -> Event:
+        for each in active:
+            event = each.on_event(turn, event)
+        return event
+
+    return change
+
+
+class ExtendedService:
+    """A `Service` with the hooks and methods of the agents' extensions. `find` finds an agent by its scope."""
+
+    def __init__(self, service: Service, find: Callable[[Scope], Agent | None]) -> None:
+        self._service, self._find = service, find
+
+    def _active(self, call: Call) -> list[AgentExtension]:
+        agent = self._find(call.scope)
+        asked = call.extensions
+        if agent is None:
+            return []
+        return [each for each in agent.extensions if each.always or each.uri in asked]
+
+    async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, ExtensionCall):
+            return await self._call_method(call, request)
+        active = self._active(call)
+        for each in active:
+            request = await each.on_request(call, request)
+        response = await self._service.call(call, request)
+        for each in reversed(active):
+            response = await each.on_response(call, request, response)
+        return response
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        for each in self._active(call):
+            changed = await each.on_request(call, request)
+            assert isinstance(changed, SendMessage | SubscribeToTask)
+            request = changed
+        async for batch in self._service.stream(call, request):
+            yield batch
+
+    async def _call_method(self, call: Call, request: ExtensionCall) -> Any:
+        agent = self._find(call.scope)
+        for each in agent.extensions if agent is not None else ():
+            if (method := each.methods.get(request.method)) is not None:
+                if agent is not None and agent.authorize is not None:
+                    await agent.authorize(call, request)
+                return await method(MethodCall(dict(request.params), call, self._service))
+        raise MethodNotFound(f"there is no method {request.method[:80]!r}")
+
+
+# -- extensions that come with Dragoman ----------------------------------------------------------------------------
+
+
+class UsageExtension(AgentExtension):
+    """Says on the card that tasks report what they used (`turn.usage`). `usage/get` returns it for one task."""
+
+    uri = USAGE
+    description = "Tokens and money that a task used"
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        return {"usage/get": self.get}
+
+    async def get(self, given: MethodCall) -> Any:
+        """`{"taskId": "..."}`: the usage of that task, or null."""
+        id = given.params.get("taskId")
+        if not isinstance(id, str) or not id:
+            raise InvalidParams("taskId is missing", fields=(("taskId", "must name a task"),))
+        task: Task = await given.service.call(given.call, GetTask(id=id, history_length=0))
+        return task.metadata.get(USAGE)
+
+
+class QuestionsExtension(AgentExtension):
+    """Says on the card that questions have a schema (`turn.ask(question, Trip)`)."""
+
+    uri = QUESTIONS
+    description = "JSON Schemas of the answers that questions want"
+
+
+class TimestampExtension(AgentExtension):
+    """Adds to messages and artifacts when they were made: the timestamp extension of the A2A samples."""
+
+    uri = TIMESTAMPS
+    description = "When messages and artifacts were made"
+    key = TIMESTAMPS.removeprefix("https://") + "/timestamp"
+
+    def on_event(self, turn: Turn, event: Event) -> Event:
+        return add_metadata(event, {self.key: timestamp()})
+
+
+class TraceabilityExtension(AgentExtension):
+    """Adds to the last message what the turn did: its steps and the agents it called. The traceability extension of the
+    A2A samples."""
+
+    uri = TRACEABILITY
+    description = "The steps of a task, and the agents that it called"
+    key = TRACEABILITY.removeprefix("https://") + "/traceability"
+
+    def on_event(self, turn: Turn, event: Event) -> Event:
+        if isinstance(event, StatusUpdate) and event.status.state.terminal:
+            trace = {self.key: trace_of(turn)}
+            if event.status.message is None:
+                return replace(event, metadata={**event.metadata, **trace})
+            return add_metadata(event, trace)
+        return add_metadata(event, {self.key: trace_of(turn)}) if isinstance(event, Message) else event
+
+
+def trace_of(turn: Turn) -> dict[str, Any]:
+    """The recorded steps and calls of a turn, as a trace."""
+    record = record_of(turn)
+    pieces = turn.trace.get("traceparent", "").split("-")
+    trace_id = pieces[1] if len(pieces) >= 4 else turn.task_id
+    steps = []
+    for step in record.steps.values():
+        if step.mail:
+            continue  # an answer to a question
+        about: dict[str, Any] = {"step_id": step.key, "trace_id": trace_id, "parent_step_id": ""}
+        if (child := record.children.get(step.key)) is not None:
+            invoked = {"agent_invocation": {"agent_url": child.peer, "agent_name": child.peer}}
+            about |= {"call_type": "AGENT", "step_action": invoked}
+        else:
+            tool = {"tool_invocation": {"tool_name": step.function or step.key, "parameters": {}}}
+            about |= {"call_type": "TOOL", "step_action": tool}
+        if step.took:
+            about["latency"] = round(step.took * 1000)
+        steps.append(about)
+    return {"trace_id": trace_id, "steps": steps}
+
+
+def add_metadata(event: Event, metadata: dict[str, Any]) -> Event:
+    """The event with more metadata in its message or artifact."""
+    if isinstance(event, ArtifactUpdate):
+        artifact = event.artifact
+        return replace(event, artifact=replace(artifact, metadata={**artifact.metadata, **metadata}))
+    if isinstance(event, StatusUpdate):
+        if (message := event.status.message) is None:
+            return event
+        status = replace(event.status, message=replace(message, metadata={**message.metadata, **metadata}))
+        return replace(event, status=status)
+    if isinstance(event, Message):
+        return replace(event, metadata={**event.metadata, **metadata})
+    return event
