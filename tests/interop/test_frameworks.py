@@ -35,11 +35,15 @@ FRAMEWORKS = {
 }
 
 
+CONTINUES = {"langgraph", "pydantic-ai", "openai-agents", "strands"}
+"""Frameworks whose runs continue after the last tools that answered. The others begin again at the message or the answer."""
+
+
 class Served:
     """An agent of a framework, the client of it, and the folder where its model and tools leave files."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server, self.folder = server, folder
+    def __init__(self, server: Server, folder: Path, framework: str) -> None:
+        self.server, self.folder, self.framework = server, folder, framework
         self.client: Client
 
     def made(self, name: str) -> bool:
@@ -73,7 +77,7 @@ async def serve(program: str, framework: str, home: Path, remote: str = "") -> A
     }
     server = Server(PROGRAMS / program, store=home / "tasks.db", env=env, python=python(framework))
     async with server:
-        served = Served(server, folder)
+        served = Served(server, folder, framework)
         async with connect(server.url) as served.client:
             yield served
 
@@ -183,6 +187,17 @@ async def test_a_kill_in_the_middle_of_the_answer_does_not_double_it(served: Ser
     (served.folder / "gate").touch()
     reply = await served.client.wait(stream.task.id)
     assert str(reply) == "one two three"
+
+
+async def test_a_kill_after_a_tool_has_answered_ends_in_the_same_answer(served: Served) -> None:
+    sent = await served.client.send("once", wait=False)
+    await until(lambda: served.made("waits"))
+    await served.crash()
+    (served.folder / "gate").touch()
+    reply = await served.client.wait(sent.id)
+    assert str(reply) == "sunny in Oslo"
+    times = len((served.folder / "asked").read_text().split())
+    assert times == (1 if served.framework in CONTINUES else 2)
 
 
 async def test_cancel_stops_the_model_call(served: Served) -> None:

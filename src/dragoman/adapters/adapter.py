@@ -37,7 +37,7 @@ logger = logging.getLogger("dragoman.adapters")
 
 MAX_SHOWN_CHARACTERS = 2000
 """Characters of a tool's arguments or result that peers see."""
-_TASKS_PER_PAGE = 5
+_TASKS_PER_PAGE = 2
 _LOG_BYTES = 1 << 20
 
 

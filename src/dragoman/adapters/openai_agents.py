@@ -1,7 +1,8 @@
 """OpenAI Agents SDK: an `Agent`, with its tools and handoffs.
 
 A tool that needs approval asks the caller. The state of a paused run (`RunState`) and the items of the conversation go to
-the task's log. A run that the process did not survive is run again from its last pause.
+the task's log. A run that the process did not survive continues after the last tools that answered, and after an answer of
+the caller begins again with that answer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dragoman.adapters.adapter import (
     Paused,
     Progress,
     Question,
+    Saved,
     Start,
     Text,
     ToolCall,
@@ -56,16 +58,19 @@ class OpenAIAgentsAdapter:
         state = start.state or {}
         options = dict(start.options)
         agent, given = self._agent, await self._given(start, options)
-        if start.message is not None:
+        if not start.answers:
             agent = _find(self._agent, state.get("agent", "")) or agent
         result = Runner.run_streamed(agent, given, **options)
         stream = result.stream_events()
         seen, holds = _Seen(), _holds_text(agent, options)
+        items = _Items(given, agent.name) if isinstance(given, list) else None
         try:
             async for event in stream:
                 for each in seen.event(event):
                     if not (holds and isinstance(each, Text)):
                         yield each
+                if items is not None and items.add(event):  # what tools did need not be done again
+                    yield Saved(state=items.state())
         except InputGuardrailTripwireTriggered as error:
             start.turn.reject(f"A guardrail refused the message: {_name(error)}.")
         except OutputGuardrailTripwireTriggered as error:
@@ -102,6 +107,8 @@ class OpenAIAgentsAdapter:
             new = self._input(start.message)
             new = [{"role": "user", "content": new}] if isinstance(new, str) else list(new)
             return [*(start.state or {}).get("items", []), *new]
+        if not start.answers:
+            return start.state["items"]
         override = {"context_override": options.pop("context")} if "context" in options else {}
         run = await RunState.from_json(self._agent, start.state["run"], **override)
         for item in run.get_interruptions():
@@ -114,6 +121,36 @@ class OpenAIAgentsAdapter:
             else:
                 run.reject(item, rejection_message=answer.reason or None)
         return run
+
+
+class _Items:
+    """The conversation as a run goes on: what the run began with, and what it added."""
+
+    def __init__(self, begin: list[Any], agent: str) -> None:
+        self._items, self._agent = list(begin), agent
+        self._open: set[str] = set()
+        """Calls of tools that have not answered."""
+        self._new: list[Any] = []
+
+    def add(self, event: Any) -> bool:
+        """Add what an event tells. True if all tools of a response have answered."""
+        if event.type == "agent_updated_stream_event":
+            self._agent = event.new_agent.name
+        if event.type != "run_item_stream_event":
+            return False
+        self._new.append(event.item.to_input_item())
+        if event.name == "tool_called":
+            self._open.add(event.item.call_id or "")
+        elif event.name == "tool_output":
+            self._open.discard(_get(event.item.raw_item, "call_id") or "")
+            if not self._open:
+                self._items += self._new
+                self._new = []
+                return True
+        return False
+
+    def state(self) -> Any:
+        return {"items": plain(self._items), "agent": self._agent}
 
 
 class _Seen:

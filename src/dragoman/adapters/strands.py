@@ -2,7 +2,8 @@
 
 An agent of Strands holds one conversation and does one thing at a time. Before each run it is set to the state of the
 context (a snapshot, which goes to the task's log). Tasks wait for each other unless `wrap` has a function that makes agents.
-An interrupt of a tool or a hook asks the caller. A run that the process did not survive is run again from its last pause.
+An interrupt of a tool or a hook asks the caller. A run that the process did not survive continues after the last tools that
+answered.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dragoman.adapters.adapter import (
     Instances,
     Paused,
     Question,
+    Saved,
     Start,
     Text,
     ToolCall,
@@ -51,9 +53,10 @@ class StrandsAdapter:
             if isinstance(agent.callback_handler, PrintingCallbackHandler):
                 agent.callback_handler = _quiet
             agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(start.state or self._begin)))
+            given: Any = None  # it continues with the conversation as it is
             if start.message is not None:
                 given = self._input(start.message)
-            else:
+            elif start.answers:
                 given = [
                     {"interruptResponse": {"interruptId": id, "response": answer.value}}
                     for id, answer in start.answers.items()
@@ -64,7 +67,10 @@ class StrandsAdapter:
                 async for event in stream:
                     for each in seen.event(event):
                         yield each
-            state = plain(encode_bytes_values(agent.take_snapshot(preset="session").to_dict()))
+                    if seen.tools_answered:  # what they did need not be done again
+                        seen.tools_answered = False
+                        yield Saved(state=_snapshot(agent))
+            state = _snapshot(agent)
         result = seen.result
         if result.interrupts:
             yield Paused(questions=tuple(map(_question, result.interrupts)), state=state)
@@ -82,6 +88,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.result: Any = None
+        self.tools_answered = False
         self._message = 0
 
     def event(self, event: dict[str, Any]) -> Iterator[AnyEvent]:
@@ -107,10 +114,15 @@ class _Seen:
                 yield ToolCall(id=use["toolUseId"], name=use["name"], arguments=use["input"])
             elif "toolResult" in block:
                 result = block["toolResult"]
+                self.tools_answered = True
                 texts = [each.get("text") or json.dumps(each.get("json")) for each in result["content"]]
                 yield ToolResult(
                     id=result["toolUseId"], result="\n".join(texts), failed=result["status"] == "error"
                 )
+
+
+def _snapshot(agent: Any) -> Any:
+    return plain(encode_bytes_values(agent.take_snapshot(preset="session").to_dict()))
 
 
 def _quiet(**event: Any) -> None:

@@ -7,6 +7,7 @@
 | `pause` | says "Let me see.", calls `book(city="Rome")`, which asks a person, then says what it answered |
 | `two` | calls `book` for Rome and for Paris at once, then says what they answered |
 | `remote X` | calls the agent at `REMOTE_URL`, `desk(message="X")`, then says what it answered |
+| `once` | calls `weather(city="Oslo")`, then waits for the file `gate`, then says what it answered |
 | `hang` | makes the file `started`, and never answers; when it is cancelled, it makes the file `stopped` |
 | `my name is X` | says "Hello X" |
 | `who am I` | says the name that it was told in this conversation, else "unknown" |
@@ -17,8 +18,6 @@ Each answer of the model costs 10 tokens in and 5 out. Files are in the folder `
 import asyncio
 import os
 import re
-import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +50,10 @@ class Answer:
 def respond(said: list, results: list) -> Answer:
     """The next answer. `said`: all that the caller said, in order. `results`: what tools answered since the last of it."""
     last = said[-1].strip()
+    if results and last == "once":
+        return Answer(["", ", ".join(results)], gated=True)
+    if last == "once":
+        return Answer(calls=[Call("weather", {"city": "Oslo"})])
     if results:
         return Answer([", ".join(results)])
     if last == "stream":
@@ -79,9 +82,11 @@ async def pieces(answer: Answer):
         await hang()
     for n, piece in enumerate(answer.pieces):
         if n and answer.gated:
+            (HOME / "waits").touch()
             while not (HOME / "gate").exists():
                 await asyncio.sleep(0.005)
-        yield piece
+        if piece:
+            yield piece
 
 
 async def hang() -> None:
@@ -92,21 +97,10 @@ async def hang() -> None:
         (HOME / "stopped").touch()
 
 
-def blocking_pieces(answer: Answer, stop: threading.Event):
-    """`pieces`, for frameworks whose models block. `stop` is set when the run is cancelled."""
-    if answer.hangs:
-        (HOME / "started").touch()
-        stop.wait(3600)
-        (HOME / "stopped").touch()
-        return
-    for n, piece in enumerate(answer.pieces):
-        while n and answer.gated and not (HOME / "gate").exists() and not stop.is_set():
-            time.sleep(0.005)
-        yield piece
-
-
 def weather(city: str) -> str:
     """Tell the weather of a city."""
+    with (HOME / "asked").open("a") as file:
+        file.write(f"{city}\n")
     return f"sunny in {city}"
 
 
