@@ -14,6 +14,7 @@ from dragoman import Agent, Turn
 from dragoman.console import AgentConsole
 from dragoman.server.app import App
 from dragoman.server.application import application
+from tests import postgres
 from tests.server.wire import Answer, envelope, open_request
 
 HOST = "127.0.0.1:8000"
@@ -99,8 +100,9 @@ async def console_app(
         await app.stop()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", *(["postgres"] if postgres.available() else [])])
 async def operator(request: Any, tmp_path: Path) -> AsyncIterator[Operator]:
-    store = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
+    store = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/tasks.db"}.get(request.param, "")
+    store = store or postgres.server().fresh(tmp_path)
     async with console_app(store=store) as (app, _):
         yield Operator(app)

@@ -76,7 +76,7 @@ async def test_a_running_task_is_canceled_and_a_finished_one_is_a_conflict() -> 
         await asyncio.Event().wait()
         return ""
 
-    async with console_app(agent) as (app, _):
+    async with console_app(agent, drain=0) as (app, _):
         operator = Operator(app)
         sending = asyncio.create_task(operator.send("go"))
         await started.wait()

@@ -207,6 +207,7 @@ class TaskFeeds:
                 feed.attempts = snapshot.attempts
             yield frame(await self._rows(info), event="state")
             while True:
+                ready: list[bytes] = []
                 while viewer.chunks:
                     first, last, chunk = viewer.chunks[0]
                     if last and after + 1 < first:
@@ -214,11 +215,13 @@ class TaskFeeds:
                     viewer.take()
                     if first == after + 1:
                         after = last
-                        yield chunk
+                        ready.append(chunk)
                     elif not last:
-                        yield chunk
+                        ready.append(chunk)
                     else:
                         viewer.lost = True  # it was read from the log, and its row was not
+                if ready:
+                    yield ready[0] if len(ready) == 1 else b"".join(ready)
                 if after < feed.seq:
                     records = await log.read(info.id, after=after, limit=PAGE_RECORDS, max_bytes=PAGE_BYTES)
                     if not records:

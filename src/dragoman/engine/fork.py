@@ -48,8 +48,8 @@ async def fork(store: Store, bus: Bus, scope: Scope, task: str, upto: int) -> st
         await store.release(lease)
     finally:
         await store.leave(node)
-    bus.wake(topic(scope, made))
-    bus.wake(MAIL_TOPIC)
+        bus.wake(topic(scope, made))
+        bus.wake(MAIL_TOPIC)
     return made
 
 
