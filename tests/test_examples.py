@@ -27,7 +27,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """Runs an example as `python examples/x.py` does, on a port that is free."""
 
 
-@pytest.mark.parametrize("name", ["hello", "currency", "files", "report", "secure"])
+@pytest.mark.parametrize("name", ["hello", "booking", "currency", "files", "report", "secure"])
 async def test_an_example_serves_itself(name: str, tmp_path: Path) -> None:
     port = lasting_port()
     process = await asyncio.create_subprocess_exec(
@@ -173,3 +173,27 @@ async def test_all_examples_are_served_together_as_make_agents_does() -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}).encode()
         async with raw.post(f"{server.url}/hello/", body, {"A2A-Version": "1.0"}) as response:
             assert response.status == 200
+
+
+async def test_booking_streams_asks_for_an_approval_and_survives_kills(tmp_path: Path) -> None:
+    server = Server(EXAMPLES / "booking.py", store=tmp_path / "tasks.db")
+    async with server, connect(server.url, timeout=30) as agent:
+        assert (await agent.skills.price(city="Rome", days=2)).data == {"city": "Rome", "days": 2, "eur": 220}
+        async with agent.stream("a trip, please") as stream:
+            pieces = [piece async for piece in stream]
+        assert "".join(piece.text for piece in pieces if piece.artifact).startswith("I can do that.")
+        reply = stream.reply
+        assert [each.key for each in reply.questions] == ["city", "days", "by"]
+        await server.kill()
+        await server.start()
+        reply = await reply.answer(data={"city": "Rome", "days": 2, "by": "plane"})
+        assert reply == "Pay 340 EUR?" and reply.questions[0].approval
+        await server.kill()
+        await server.start()
+        done = await reply.answer("ja, gerne")
+        assert done.data == {"city": "Rome", "receipt": "paid 340 EUR"}
+        assert done.usage is not None and done.usage.calls == 1 and done.usage.input_tokens == 3
+        again = await agent("another trip", context=done)
+        assert again.asks and "(I remember 6 earlier messages.)" in again.artifacts[0].text
+        with pytest.raises(TaskFailed, match="too far"):
+            await (await again.answer(data={"city": "Oslo", "days": 1, "by": "train"})).answer("no, too far")
