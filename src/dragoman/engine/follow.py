@@ -135,7 +135,8 @@ class Reader(AbstractContextManager["Reader"]):
                 self._stale, self._records, self._bytes = True, [], 0  # unknown, too many, or out of order
             else:
                 waiting.extend(records)
-                self._bytes += size_of(records)
+                for record in records:
+                    self._bytes += len(record.raw)
         self._wake()
 
     def _wake(self) -> None:

@@ -30,8 +30,8 @@ logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_snapshot", "_stop",
-                 "_unfolded", "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "log", "on_event", "waiting")  # fmt: skip
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_stop", "_unfolded",
+                 "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "loaded", "log", "on_event", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -47,9 +47,11 @@ class Journal:
         between two writes, unless somebody waits for one.
         """
         self.log, self.lease = log, lease
-        self._snapshot, self._seq = snapshot, snapshot.seq
+        self.loaded = snapshot
+        """The task as it was last read from the store: what this run has written since is not in it, all mail that it knows is."""
+        self._seq = snapshot.seq
         self._unfolded: list[Record] = []
-        """On disk, up to record `_seq`, and not in `_snapshot`."""
+        """On disk, up to record `_seq`, and not in `loaded`."""
         self._unfolded_bytes = 0
         self.waiting: list[Record] = []
         """Not on disk yet."""
@@ -74,9 +76,9 @@ class Journal:
     def snapshot(self) -> Snapshot:
         """The task as it is on disk, as far as this run knows."""
         if self._unfolded:
-            self._snapshot = self._snapshot.after(self._unfolded)
+            self.loaded = self.loaded.after(self._unfolded)
             self._unfolded, self._unfolded_bytes = [], 0
-        return self._snapshot.share()
+        return self.loaded.share()
 
     def change(self, record: Record) -> Record:
         """A record that peers see, as the extensions of the agent make it."""
@@ -165,8 +167,8 @@ class Journal:
             self._seq = batch[-1].seq
         else:  # somebody else wrote in between, or it is much: the store has folded it
             with suppress(Unavailable):
-                self._snapshot = await self.log.load(task)
-                self._seq, self._unfolded, self._unfolded_bytes = self._snapshot.seq, [], 0
+                self.loaded = await self.log.load(task)
+                self._seq, self._unfolded, self._unfolded_bytes = self.loaded.seq, [], 0
 
     def _start_flush(self) -> None:
         self._scheduled = False

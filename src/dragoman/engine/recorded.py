@@ -110,7 +110,7 @@ class Recorded:
     ) -> None:
         """`version`: of the agent's code, for a turn that begins. `stored`: done when the message is on disk; None if it is. `confirmed` waits until this node's lease is known to
         be valid."""
-        snapshot = journal.snapshot
+        snapshot = journal.loaded
         self.journal = journal
         self.scope, self.task_id, self.context_id = snapshot.scope, snapshot.task_id, snapshot.context_id
         self.cancelled = snapshot.canceling is not None
@@ -507,7 +507,7 @@ class Recorded:
                 self._unasked = None
             step = self.steps.get(this)
             if step is None:
-                unread = [seq for seq, _ in self.journal.snapshot.mails if seq > self.read]
+                unread = [seq for seq, _ in self.journal.loaded.mails if seq > self.read]
                 if unread and self._unasked is not None:  # their senders saw another question
                     for seq in unread:
                         self._take_answer(f"mail/{seq}", seq)
@@ -519,7 +519,7 @@ class Recorded:
                     raise Parked
                 step = self._take_answer(this, unread[0])
                 await self.journal.commit()
-            mail = next(mail for seq, mail in self.journal.snapshot.mails if seq == step.mail)
+            mail = next(mail for seq, mail in self.journal.loaded.mails if seq == step.mail)
             content = read(mail.message)
 
     def _take_answer(self, key: str, mail: int) -> Step:

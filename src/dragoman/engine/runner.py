@@ -647,7 +647,7 @@ class Run:
                 journal.put(Record("child", child))
             final = await self._run_function(program, record)
             records = await record.take_rest()
-            self.snapshot = journal.snapshot
+            self.snapshot = journal.loaded
             if journal.dead:
                 raise journal.broken or LeaseLost(lease.task)
             if final is None:

@@ -218,7 +218,7 @@ def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
     """Whether these records finish their task, and the last status among them."""
     for record in reversed(records):
         if isinstance(record.body, StatusUpdate):
-            return record.terminal, record.body.status
+            return record.kind == "status" and record.body.status.state.terminal, record.body.status
         if record.kind == "reply":
             return True, None
     return False, None

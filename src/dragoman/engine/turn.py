@@ -127,7 +127,7 @@ class Turn:
     @property
     def first(self) -> Mail:
         """The message that began the task, with what came along."""
-        return self._record.journal.snapshot.mails[0][1]
+        return self._record.journal.loaded.mails[0][1]
 
     @property
     def task(self) -> Task:
@@ -139,7 +139,7 @@ class Turn:
         """The messages of this task, oldest first, without those that no turn has read yet."""
         record = self._record
         history = record.journal.snapshot.task.history
-        unread = {id(mail.message) for seq, mail in record.journal.snapshot.mails if seq > record.read}
+        unread = {id(mail.message) for seq, mail in record.journal.loaded.mails if seq > record.read}
         return tuple(message for message in history if id(message) not in unread) if unread else history
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:

@@ -288,7 +288,7 @@ class InstrumentedService:
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         operation = "SubscribeToTask" if isinstance(request, SubscribeToTask) else "SendStreamingMessage"
         counts, agent, outcome, audited = self._instruments.counts, call.scope.agent, "INTERNAL_ERROR", False
-        began, task, left, state = time.perf_counter(), _task_named_by(request), False, ""
+        began, task, left, state = time.perf_counter(), "", False, ""
         if counts is not None:
             counts.streams[(agent,)] += 1
         tracer = self._instruments.tracer
@@ -319,7 +319,8 @@ class InstrumentedService:
                     LEFT if left else outcome
                 )  # a reader leaves when it has read the last event
                 if requests_logger.isEnabledFor(INFO):
-                    log_request(call, operation, ended, seconds, task, _trace_id(call.trace))
+                    named = task or _task_named_by(request)
+                    log_request(call, operation, ended, seconds, named, _trace_id(call.trace))
                 if counts is not None:
                     counts.streams[(agent,)] -= 1
                     counts.count_request(agent, operation, call.dialect, outcome, None)

@@ -50,17 +50,15 @@ DIRECT = "dragoman.direct"
 class Direct(Protocol):
     """A short path for requests that have arrived and responses that are complete (`http1/protocol.py`)."""
 
+    half_closed: bool
+    """The client sends nothing more. Only writing shows whether it still reads."""
+
     def body(self) -> bytes | None:
         """The complete body, once; None if it has not arrived."""
         ...
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes, length: int | None) -> bool:
         """Write a response; `length` is its content-length. False: not possible now, and nothing was written."""
-        ...
-
-    @property
-    def half_closed(self) -> bool:
-        """The client sends nothing more. Only writing shows whether it still reads."""
         ...
 
     def mark_slow(self) -> None:
@@ -98,7 +96,7 @@ class Shared:
 class Exchange:
     """A request to read and a response to write."""
 
-    __slots__ = ("_direct", "always", "headers", "method", "path", "receive", "responding", "scope", "send",
+    __slots__ = ("always", "direct", "headers", "method", "path", "receive", "responding", "scope", "send",
                  "shared")  # fmt: skip
 
     def __init__(self, scope: AsgiScope, receive: Receive, send: Send, path: str, shared: Shared) -> None:
@@ -115,7 +113,7 @@ class Exchange:
         self.always: Sequence[Header] = ()
         """Headers of every response that does not set them itself."""
         extensions = scope.get("extensions")
-        self._direct: Direct | None = extensions.get(DIRECT) if extensions else None
+        self.direct: Direct | None = extensions.get(DIRECT) if extensions else None
 
     def header(self, name: bytes) -> str:
         value = self.headers.get(name)
@@ -165,16 +163,6 @@ class Exchange:
         client = self.scope.get("client")
         return client is None or client[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "testclient")
 
-    @property
-    def half_closed(self) -> bool:
-        """See `Direct.half_closed`."""
-        return self._direct is not None and self._direct.half_closed
-
-    def mark_slow(self) -> None:
-        """See `Direct.mark_slow`."""
-        if self._direct is not None:
-            self._direct.mark_slow()
-
     async def body(self) -> bytes:
         """The complete request body. Raises `TooLarge`, `TooSlow` or `Disconnected`.
 
@@ -186,7 +174,7 @@ class Exchange:
             declared = declared.strip(b" \t")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             raise self._too_large()
-        body = self._direct.body() if self._direct is not None else None
+        body = self.direct.body() if self.direct is not None else None
         if body is None:
             try:
                 with self.shared.body_timeout:
@@ -228,7 +216,7 @@ class Exchange:
         if len(body) >= LARGE_BYTES:
             await self.respond_large(status, (body,), headers)
             return
-        if self._direct is not None and self._direct.respond(
+        if self.direct is not None and self.direct.respond(
             status, self._with(headers) if self.always else headers, body, length
         ):
             self.responding = True
@@ -309,7 +297,8 @@ class Waits:
             self._watchers[task] = task.get_loop().create_task(self._watch(task, self._waiting[task]))
 
     async def _watch(self, task: asyncio.Task[Any], exchange: Exchange) -> None:
-        exchange.mark_slow()
+        if exchange.direct is not None:
+            exchange.direct.mark_slow()
         while (await exchange.receive())["type"] != "http.disconnect":
             pass
         if self._waiting.pop(task, None):
@@ -436,7 +425,8 @@ class _Stream:
             if not exchange.responding:
                 await exchange.start(200, (*STREAM_HEADERS, *self._headers))
                 self.timeout.remove(self)
-                self.timeout = streams.half_closed if exchange.half_closed else streams.quiet
+                half_closed = exchange.direct is not None and exchange.direct.half_closed
+                self.timeout = streams.half_closed if half_closed else streams.quiet
             if chunk:
                 await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
         except OSError:
@@ -450,7 +440,8 @@ class _Stream:
         """Nothing was written for a while."""
         if not self.running:
             return
-        if self._exchange.half_closed:
+        direct = self._exchange.direct
+        if direct is not None and direct.half_closed:
             self.timeout = self._streams.half_closed
         if self._writing or self._keep_alive is not None:
             self.timeout.add(self)

@@ -36,14 +36,15 @@ from dragoman.errors import (
 )
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Batch, Op, Principal
+from dragoman.model.ops import Batch, Op, Principal, ends_stream
+from dragoman.model.task import Task
 from dragoman.server.exchange import TooSlow
 from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.limits import Limits
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
 from dragoman.server.pipeline import OURS, Parsed, collect, handle
-from dragoman.server.sse import StreamEnd
+from dragoman.server.sse import pauses_of
 
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
@@ -325,7 +326,7 @@ class _GrpcCall:
     async def send_stream(
         self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
     ) -> None:
-        is_last = StreamEnd(parsed.dialect, parsed.op).is_last
+        pauses = pauses_of(parsed.dialect, parsed.op)
         numbers = b"dragoman" in self.head.headers
         begun = False
         async with aclosing(cast(Any, batches)):
@@ -334,7 +335,8 @@ class _GrpcCall:
                     begun = True
                     await self._context.send_initial_metadata(_pairs(headers))
                 for n, response in enumerate(batch, 1):
-                    last = is_last(response.event, n == len(batch))
+                    event = response.event
+                    last = ends_stream(event, pauses[isinstance(event, Task)] if n == len(batch) else ())
                     messages = self._codec.write_event(response, last=last)
                     if numbers and response.seq and messages:  # the last message completes the event
                         messages[-1] += Numbered(seq=response.seq).SerializeToString()

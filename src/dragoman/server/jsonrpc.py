@@ -56,6 +56,8 @@ PEEK_BYTES, PEEK_SECONDS = 64 << 10, 1.0
 MAX_ID_BYTES = 512
 """Of a request's id, which every event repeats."""
 NO_ID = b"null"
+_ID_STARTS = b'"-0123456789n'
+"""First bytes of an id: a string, a number, null."""
 
 
 class JsonRpc:
@@ -273,7 +275,10 @@ def read_envelope(body: bytes, limits: Limits) -> Envelope:
         raise MalformedEnvelope(ParseError("the request is not UTF-8")) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedEnvelope(ParseError(f"the request is not JSON: {error}")) from None
-    id = _check_id(bytes(wire.id), wire.method)
+    id = bytes(wire.id)
+    if id[:1] not in _ID_STARTS or len(id) > MAX_ID_BYTES:
+        raise _wrong_id(wire.method)
+    id = id or NO_ID
     if wire.jsonrpc != "2.0" or not wire.id:
         # Examples of the versions before 1.0 have no `jsonrpc` and no `id`.
         if wire.jsonrpc not in ("", "2.0") or (not wire.jsonrpc and "/" not in wire.method):
@@ -294,16 +299,16 @@ def _explain(body: bytes) -> MalformedEnvelope:
             return MalformedEnvelope(InvalidRequest("a request is an object"))
     stated = members.get("method", b"")
     method = msgspec.json.decode(stated, type=str) if stated[:1] == b'"' else ""
-    id = _check_id(members.get("id", b""), method)
+    id = members.get("id", b"")
+    if id[:1] not in _ID_STARTS or len(id) > MAX_ID_BYTES:
+        return _wrong_id(method)
     if not stated:
         why = "method is missing"
     else:
         why = "method must be a string" if stated[:1] != b'"' else 'jsonrpc must be "2.0"'
-    return MalformedEnvelope(InvalidRequest(why), id, method)
+    return MalformedEnvelope(InvalidRequest(why), id or NO_ID, method)
 
 
-def _check_id(id: bytes, method: str) -> bytes:
-    if id and (id[0] not in b'"-0123456789n' or len(id) > MAX_ID_BYTES):
-        why = f"id must be a string or a number of up to {MAX_ID_BYTES} bytes"
-        raise MalformedEnvelope(InvalidRequest(why), method=method)
-    return id or NO_ID
+def _wrong_id(method: str) -> MalformedEnvelope:
+    why = f"id must be a string or a number of up to {MAX_ID_BYTES} bytes"
+    return MalformedEnvelope(InvalidRequest(why), method=method)

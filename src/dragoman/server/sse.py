@@ -8,32 +8,29 @@ from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MAX_EVENT
 from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model.ops import STREAM, Batch, Op, Request, ends_stream
-from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Event, Task, TaskState
+from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Task, TaskState
 
 _NEVER: frozenset[TaskState] = frozenset()
 _QUESTION = frozenset({TaskState.INPUT_REQUIRED})
 
 
-class StreamEnd:
-    """Knows the last event of the streams that an operation opens in a dialect, for every binding."""
+Pauses = tuple[frozenset[TaskState], frozenset[TaskState]]
 
-    __slots__ = ("_pauses", "_task_pauses")
 
-    def __init__(self, dialect: Dialect, op: Op) -> None:
-        pauses = INTERRUPTED if dialect.ends_on_interrupt else _NEVER
-        # A task that was just answered may still show that it waits; in a subscription, the state is current.
-        self._pauses, self._task_pauses = (pauses or _QUESTION, _NEVER) if op is STREAM else (pauses, pauses)
+def pauses_of(dialect: Dialect, op: Op) -> Pauses:
+    """The states in which a task waits that end a stream of `op`: in an update, and in a task (see `ends_stream`).
 
-    def is_last(self, event: Event, newest: bool) -> bool:
-        """True if the stream ends with `event`. An event that is not the `newest` one may be history."""
-        pauses = self._task_pauses if type(event) is Task else self._pauses
-        return ends_stream(event, pauses if newest else _NEVER)
+    They do so in the newest event only: an earlier one may be history.
+    """
+    pauses = INTERRUPTED if dialect.ends_on_interrupt else _NEVER
+    # A task that was just answered may still show that it waits; in a subscription, the state is current.
+    return (pauses or _QUESTION, _NEVER) if op is STREAM else (pauses, pauses)
 
 
 class Frames:
     """The events of one stream as bytes of an event stream."""
 
-    __slots__ = ("_writer", "_write", "_own", "_opening", "_closing", "_is_last", "_max")
+    __slots__ = ("_writer", "_write", "_own", "_opening", "_closing", "_max", "_pauses")
 
     def __init__(
         self,
@@ -52,7 +49,7 @@ class Frames:
         openings: Mapping[type, bytes] = getattr(self._writer, "openings", {})
         self._own = {kind: opening + member for kind, member in openings.items()}
         """Before an event's own JSON, in dialects that write it as it is; `}` follows it."""
-        self._is_last = StreamEnd(dialect, op).is_last
+        self._pauses = pauses_of(dialect, op)
         self._max = max_event
 
     def batch(self, batch: Batch) -> tuple[bytes, bool]:
@@ -63,7 +60,8 @@ class Frames:
         for n, response in enumerate(batch):
             event, seq = response.event, response.seq
             kind = type(event)
-            last = kind is not ArtifactUpdate and self._is_last(event, n == final)
+            if kind is not ArtifactUpdate:
+                last = ends_stream(event, self._pauses[kind is Task] if n == final else ())
             if own and seq:
                 raw = response.raw or response.encode()
                 add(b"id: %d\n%b%b}%b" % (seq, own[kind], raw, closing))

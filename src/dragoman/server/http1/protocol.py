@@ -76,13 +76,12 @@ class ServerState:
 class HttpProtocol(asyncio.Protocol):
     __slots__ = ("_bare", "_client", "_context", "_expects", "_head_bytes", "_headers", "_held", "_held_bytes", "_ignoring",
                  "_in_head", "_parser", "_receiving", "_requests", "_scheme", "_scopes", "_server",
-                 "_timeouts", "_tls", "_url", "blocked", "half_closed", "loop", "paused", "slow_request", "state", "transport")  # fmt: skip
+                 "_timeouts", "_tls", "_url", "blocked", "loop", "paused", "slow_request", "state", "transport")  # fmt: skip
 
     def __init__(self, state: ServerState) -> None:
         self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport
         self.blocked: asyncio.Future[None] | None = None
-        self.half_closed = False
         self.slow_request: HttpRequest | None = None
         self.state, self._timeouts = state, state.timeouts
         self._parser = httptools.HttpRequestParser(self)
@@ -171,7 +170,8 @@ class HttpProtocol(asyncio.Protocol):
         if self._tls is not None:
             self._flush()
             return False  # TLS in Python cannot be half closed
-        self.half_closed = True
+        for request in self._requests:
+            request.half_closed = True
         if self._in_head or self._receiving is not None:
             self._refuse(400)
         self._ignoring = True
@@ -370,7 +370,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def close(self) -> None:
         self._flush()
-        if self.unread_bytes():
+        if self.transport.get_write_buffer_size():
             self._timeouts.write_blocked(self)
         self.transport.close()
 
@@ -380,7 +380,7 @@ class HttpProtocol(asyncio.Protocol):
 
 class HttpRequest:
     __slots__ = ("_bodiless", "_chunked", "_connection", "_left", "_news", "_old", "_waiter", "body_here",
-                 "done", "expects", "gone", "keep_alive", "more", "started")  # fmt: skip
+                 "done", "expects", "gone", "half_closed", "keep_alive", "more", "started")  # fmt: skip
 
     def __init__(
         self, connection: HttpProtocol, scope: AsgiScope, *, keep_alive: bool, expects: bool
@@ -395,6 +395,8 @@ class HttpRequest:
         """The body has not arrived completely."""
         self.gone = False
         """The client has disconnected."""
+        self.half_closed = False
+        """The client sends nothing more. Only writing shows whether it still reads."""
         self.started = self.done = False
         self._connection = connection
         self.expects = expects
@@ -438,10 +440,6 @@ class HttpRequest:
             self._waiter.set_result(None)
 
     # -- the short path (`exchange.Direct`) ---------------------------------------------------------------------
-
-    @property
-    def half_closed(self) -> bool:
-        return self._connection.half_closed
 
     def mark_slow(self) -> None:
         if not self.done:
