@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.console import feeds
 from dragoman.console.hub import HubConsole
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
@@ -143,6 +144,23 @@ async def test_a_session_ends_with_the_tenants_token(change: str) -> None:
         else:
             await hub.tenants.rotate(tenant)
         assert (await page("GET", "/me")).status == 401
+
+
+@pytest.mark.parametrize("path", ["/tasks/stream", "/tasks/{key}/events"])
+async def test_an_open_stream_ends_when_the_tenant_may_not_see_it_any_more(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK_SECONDS", 0.05)
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await send(app, token, "of ada")
+        viewer = Operator(app, token)
+        (row,) = (await viewer.get("/tasks"))["tasks"]
+        live = viewer.open("GET", path.format(key=row["key"]))
+        await live.until(lambda: live.status == 200)
+        await hub.tenants.rotate(tenant)
+        await live.end()
+        assert live.frames()[-1].event == "error" and b"UNAUTHENTICATED" in live.body
 
 
 async def test_the_printed_url_makes_an_operator_and_a_new_admin_token_ends_the_session() -> None:

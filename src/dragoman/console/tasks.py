@@ -26,11 +26,13 @@ from dragoman.dialects import cards
 from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
-from dragoman.errors import InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
+from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
+from dragoman.model.skill_schemas import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
 from dragoman.server.cards import placed
+from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route, RouteList
 
@@ -69,6 +71,43 @@ class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
     """What it waits for."""
     reply: bool
     """The answer is a bare message: peers see no task."""
+
+
+class SkillView(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    name: str
+    description: str
+    tags: Sequence[str]
+    examples: Sequence[str]
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+
+
+class InterfaceView(Struct, frozen=True, kw_only=True, rename="camel"):
+    url: str
+    protocol_binding: str
+    protocol_version: str
+
+
+class AgentView(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    path: str
+    url: str
+    counts: Mapping[str, int]
+    """How many of its tasks are in each state."""
+    description: str = ""
+    card: dict[str, Any] | None = None
+    """As A2A 1.0 writes it."""
+    skills: list[SkillView] = []
+    interfaces: list[InterfaceView] = []
+    running: int = 0
+    error: str | None = None
+    """Why there is no card."""
+
+
+class AgentList(Struct, frozen=True):
+    agents: list[AgentView]
 
 
 class ChildView(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -389,13 +428,13 @@ def routes(console: Console) -> Sequence[Route]:
         "GET",
         "/agents",
         "The agents, their cards, and how many tasks they have.",
-        returns=dict[str, list[Any]],
+        returns=AgentList,
     )
     async def agents(request: ConsoleRequest) -> Any:
         counts = await tasks.counts(request.caller)
         find = server.find_mounts
         mounts = server.mounts if find is None else await find(request.caller.tenant)
-        return {"agents": [_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts]}
+        return AgentList([_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts])
 
     @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskPage)
     async def list_tasks(request: ConsoleRequest) -> Any:
@@ -515,38 +554,40 @@ def _check(console: Console, request: ConsoleRequest) -> Callable[[], None]:
     return lambda: console.access.check_still(request.caller)
 
 
-def _agent(request: ConsoleRequest, mount: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+def _agent(request: ConsoleRequest, mount: Mount, counts: Mapping[str, int]) -> AgentView:
     exchange = request.exchange
-    card = placed(mount.current_card(), exchange, mount)
-    document = cards.write_card(card, "1.0")
-    return {
-        "id": mount.agent,
-        "name": card.name,
-        "description": card.description,
-        "path": mount.path,
-        "url": exchange.base_url() + mount.path,
-        "card": document,
-        "skills": [
-            {
-                "id": skill.id,
-                "name": skill.name,
-                "description": skill.description,
-                "tags": skill.tags,
-                "examples": skill.examples,
-                "inputSchema": None,
-                "outputSchema": None,
-            }
+    try:
+        card = placed(mount.current_card(), exchange, mount)
+    except A2AError as error:
+        return AgentView(
+            id=mount.agent, name=mount.agent, path=mount.path, url="", counts=counts, error=error.message
+        )
+    schemas = schemas_on(card)
+    return AgentView(
+        id=mount.agent,
+        name=card.name,
+        description=card.description,
+        path=mount.path,
+        url=exchange.base_url() + mount.path,
+        card=cards.write_card(card, "1.0"),
+        skills=[
+            SkillView(
+                id=skill.id,
+                name=skill.name,
+                description=skill.description,
+                tags=skill.tags,
+                examples=skill.examples,
+                input_schema=schemas[skill.id].input if skill.id in schemas else None,
+                output_schema=schemas[skill.id].output if skill.id in schemas else None,
+            )
             for skill in card.skills
         ],
-        "interfaces": [
-            {
-                "url": each.url,
-                "protocolBinding": each.protocol_binding,
-                "protocolVersion": each.protocol_version,
-            }
+        interfaces=[
+            InterfaceView(
+                url=each.url, protocol_binding=each.protocol_binding, protocol_version=each.protocol_version
+            )
             for each in card.supported_interfaces
         ],
-        "counts": counts,
-        "running": counts.get(TaskState.WORKING.value, 0),
-        "error": None,
-    }
+        counts=counts,
+        running=counts.get(TaskState.WORKING.value, 0),
+    )
