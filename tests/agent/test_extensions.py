@@ -237,6 +237,21 @@ async def test_the_extensions_that_only_add_data_are_shown_on_the_card() -> None
         assert reply.task is not None and USAGE in reply.task.metadata
 
 
+async def test_an_agent_written_for_the_sdk_has_extensions_too() -> None:
+    from dragoman.executor import AgentCard, AgentExecutor, ExecutorAgent, new_agent_text_message
+
+    class Hello(AgentExecutor):
+        async def execute(self, context: Any, event_queue: Any) -> None:
+            await event_queue.enqueue_event(new_agent_text_message("hello"))
+
+    card = AgentCard(name="Hello", description="Says hello", version="1.0.0", skills=[])
+    async with ExecutorAgent(Hello(), card, extensions=[Shout()]).test() as client:
+        assert [each.uri for each in client.card.capabilities.extensions] == [URI]
+        reply = await client("go", extensions=[URI])
+        assert reply.message is not None and reply.message.metadata == {URI: "1!"}
+        assert (await client.call_method("shout/say", {"text": "hi"}))["said"] == "HI"
+
+
 def test_an_extension_without_a_uri_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a uri"):
         Agent("a", extensions=[AgentExtension()])

@@ -7,6 +7,7 @@ a turn that runs again after a crash sees the same.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from dragoman.model.ops import (
     Batch,
     Call,
     ExtensionCall,
+    GetOrigin,
     GetTask,
     Request,
     Scope,
@@ -133,6 +135,8 @@ class ExtendedService:
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, ExtensionCall):
             return await self._call_method(call, request)
+        if isinstance(request, GetOrigin):  # our own question, not the caller's
+            return await self._service.call(call, request)
         active = self._active(call)
         for each in active:
             request = await each.on_request(call, request)
@@ -146,8 +150,9 @@ class ExtendedService:
             changed = await each.on_request(call, request)
             assert isinstance(changed, SendMessage | SubscribeToTask)
             request = changed
-        async for batch in self._service.stream(call, request):
-            yield batch
+        async with aclosing(self._service.stream(call, request)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                yield batch
 
     async def _call_method(self, call: Call, request: ExtensionCall) -> Any:
         agent = self._find(call.scope)

@@ -328,6 +328,7 @@ class ExecutorAgent(Agent):
             card.capabilities,
             streaming=card.capabilities.streaming is not False,
             extended_agent_card=self._about.capabilities.extended_agent_card,
+            extensions=(*card.capabilities.extensions, *(each.on_card(self) for each in self.extensions)),
         )
         card = replace(card, capabilities=about)
         if self.auth:
