@@ -165,6 +165,14 @@ async def test_a_method_of_an_extension_is_called_over_each_binding(binding: str
                 await nobody.call_method("shout/say", {"text": "hi"})
 
 
+async def test_the_openapi_document_has_the_methods() -> None:
+    from tests import raw
+
+    async with running(application(speaking(Shout()), store="memory:")) as url:
+        document = await raw.get(f"{url}/openapi.json")  # which is built with the page at /docs
+    assert document["paths"]["/extensions/shout/say"]["post"]["operationId"] == "shout_say"
+
+
 async def test_authorize_decides_about_methods_too() -> None:
     agent = speaking(Shout(), authorize=lambda principal, request: not hasattr(request, "method"))
     async with agent.test() as client:

@@ -29,7 +29,7 @@ async def test_openapi_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -
     built: list[str] = []
     build = openapi.document
 
-    def count(card: object, url: str, versions: object) -> openapi.Document:
+    def count(card: object, url: str, versions: object, methods: object) -> openapi.Document:
         built.append(url)
         return build(card, url, versions)  # type: ignore[arg-type]
 

@@ -78,14 +78,16 @@ _BODIES = {
 }
 
 
-def document(card: AgentCard, url: str, versions: Iterable[str]) -> Document:
-    """The document for an agent that is seen at `url` and speaks `versions`."""
+def document(card: AgentCard, url: str, versions: Iterable[str], methods: Iterable[str] = ()) -> Document:
+    """The document for an agent that is seen at `url` and speaks `versions`. `methods` are those of its extensions."""
     paths: Document = {}
     for version in versions:
         for path in PATHS.get(version, ()):
             place = paths.setdefault(_address(path), {"parameters": _in_path(path)})
             for verb in path.verbs:
                 place[verb.lower()] = _operation(path, verb)
+    for method in methods:
+        paths[f"/extensions/{method}"] = {"parameters": [], "post": _method(method)}
     tenant = {
         "tenant": {"default": "tenant", "description": "A routing label, for agents that have tenants."}
     }
@@ -155,6 +157,22 @@ def _operation(path: Path, verb: str) -> Document:
             "content": _as_json(ref(_BODIES.get(op, "Nothing"), path.version), path.version),
         }
     return out
+
+
+def _method(name: str) -> Document:
+    """A method that an extension adds."""
+    anything: Document = {JSON: {"schema": {}}}
+    return {
+        "operationId": re.sub(r"\W", "_", name),
+        "summary": f"Call {name}.",
+        "tags": ["Extensions"],
+        "parameters": [],
+        "requestBody": {"required": False, "content": {JSON: {"schema": {"type": "object"}}}},
+        "responses": {
+            "200": {"description": "Done.", "content": anything},
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    }
 
 
 def _content(path: Path) -> Document:

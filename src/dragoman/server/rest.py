@@ -235,7 +235,8 @@ class _Described:
         url, card = (exchange.base_url() + mount.path).rstrip("/"), mount.current_card()
         built = self._built.get((mount.path, url))
         if built is None or (built[0] is not card and built[0] != card):
-            document = openapi.document(card, url, filter(mount.speaks, paths.PATHS))
+            spoken = filter(mount.speaks, paths.PATHS)
+            document = openapi.document(card, url, spoken, sorted(mount.methods))
             built = card, _encode(document), docs_page.page(document).encode()
             if len(self._built) >= _MAX_DOCUMENTS:
                 self._built.clear()
