@@ -45,10 +45,10 @@ TOKEN = "op_bench_0123456789abcdef"
 
 
 class Server:
-    def __init__(self, folder: str, *, console: bool) -> None:
+    def __init__(self, folder: str, name: str, *, console: bool) -> None:
         agent = Path(folder, "agent.py")
         agent.write_text(AGENT)
-        store = f"sqlite:///{folder}/{'on' if console else 'off'}.db"
+        store = f"sqlite:///{folder}/{name}.db"
         command = [
             sys.executable,
             "-m",
@@ -172,15 +172,16 @@ async def main() -> None:
     costs: dict[str, list[tuple[float, int]]] = {"nobody": [], "subscribers": [], "viewers": []}
     calls: dict[str, list[float]] = {"off": [], "on": []}
     with tempfile.TemporaryDirectory() as folder:
-        servers = {"off": Server(folder, console=False), "on": Server(folder, console=True)}
+        watched = Server(folder, "watched", console=True)
+        servers = {name: Server(folder, name, console=name == "on") for name in calls}
         try:
             for _ in range(args.rounds):
                 for how, found in costs.items():
-                    found.append(await watch(servers["on"], how, args.viewers, args.chunks))
+                    found.append(await watch(watched, how, args.viewers, args.chunks))
                 for name, server in servers.items():
                     calls[name].append(await sends(server, args.sends))
         finally:
-            for server in servers.values():
+            for server in (watched, *servers.values()):
                 server.stop()
     least = {how: min(found)[0] for how, found in costs.items()}
     sizes = {f"bytes_of_{how}": found[0][1] for how, found in costs.items() if how != "nobody"}
