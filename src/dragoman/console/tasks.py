@@ -45,6 +45,10 @@ SEARCH_PAGES = 20
 CANCEL_SECONDS = 5.0
 """How long a cancel waits for its task to end. It is on disk before."""
 MAX_CHILDREN = 1000
+CHECKPOINT_RECORDS = 5000
+"""Distance of the folds of a long log that are kept."""
+MAX_KEPT_TASKS, MAX_KEPT_BYTES = 2, 32 << 20
+"""Of how many tasks, and how large their logs may be."""
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\]|\\.)*)')
 
@@ -193,6 +197,7 @@ class Tasks:
     def __init__(self, server: ServerParts) -> None:
         self._server = server
         self._store = server.store
+        self._folds: dict[int, list[Snapshot]] = {}
 
     async def info(self, request: ConsoleRequest) -> TaskInfo:
         """The task of the path. Raises `NotFound`."""
@@ -285,18 +290,36 @@ class Tasks:
         return record
 
     async def at(self, info: TaskInfo, seq: int) -> Snapshot:
-        """A task as it was at record `seq`. Raises `NotFound`."""
+        """A task as it was at record `seq`. Raises `NotFound`.
+
+        Whoever looks at one moment of a long log looks at others, too: some folds are kept, so that the next is not from the start.
+        """
         if not 1 <= seq <= info.seq:
             raise NotFound(f"the task has records 1 to {info.seq}")
-        log, then = self._store.scope(info.scope), Snapshot(info.scope, info.id, info.context)
+        log, folds = self._store.scope(info.scope), self._folds_of(info)
+        then = max(
+            (fold for fold in folds if fold.seq <= seq),
+            key=lambda fold: fold.seq,
+            default=Snapshot(info.scope, info.id, info.context),
+        )
         while then.seq < seq:
-            records = await log.read(
-                info.id, after=then.seq, limit=min(1000, seq - then.seq), max_bytes=PIECE_BYTES
-            )
+            upto = min(seq, (then.seq // CHECKPOINT_RECORDS + 1) * CHECKPOINT_RECORDS)
+            limit = min(1000, upto - then.seq)
+            records = await log.read(info.id, after=then.seq, limit=limit, max_bytes=PIECE_BYTES)
             if not records:
                 raise _no_task()
             then = then.after(records)
+            if then.seq % CHECKPOINT_RECORDS == 0 and info.size <= MAX_KEPT_BYTES:
+                folds.append(then.share())
         return then
+
+    def _folds_of(self, info: TaskInfo) -> list[Snapshot]:
+        """The folds of a task that are kept. The last tasks that somebody looked at have some."""
+        folds = self._folds.pop(info.key, [])
+        self._folds[info.key] = folds
+        if len(self._folds) > MAX_KEPT_TASKS:
+            del self._folds[next(iter(self._folds))]
+        return folds
 
     async def children(self, info: TaskInfo) -> list[ChildView]:
         """Where a task delegated to: the children of the last turn."""
