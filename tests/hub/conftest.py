@@ -14,7 +14,6 @@ from dragoman.engine.records import Record
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.metadata import NATIVE
-from dragoman.hub.models.scripted import Scripted, ScriptedModel, by_agent
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.tool import HelpTool, Tool
 from dragoman.model.content import Message, Part, Role
@@ -22,6 +21,7 @@ from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.task import Task
 from dragoman.stores import open_store
+from tests.hub.scripted import Scripted, ScriptedModel, by_agent
 
 TENANT = "1"
 

@@ -19,8 +19,8 @@ import uvloop
 
 from dragoman.errors import A2AError
 from dragoman.hub.assembly import ExternalServices, application
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.settings import Settings
+from tests.hub.scripted import ScriptedModel
 
 SECRET = "sesame-open"
 

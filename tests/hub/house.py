@@ -13,9 +13,9 @@ from dragoman.agent.agent import Agent
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model, Prompt
-from dragoman.hub.models.scripted import Scripted, ScriptedModel
 from dragoman.hub.settings import Settings
 from dragoman.hub.tenants.tenants import Tenant
+from tests.hub.scripted import Scripted, ScriptedModel
 from tests.server.wire import Answer, open_request
 
 ADMIN = "adm_" + "0" * 64

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from dragoman.hub.models.model import ModelError
-from dragoman.hub.models.scripted import Scripted, by_agent
 from tests.hub.house import SCOUT, events, house, kinds, message
+from tests.hub.scripted import Scripted, by_agent
 
 
 async def test_a_request_begins_with_request_received_and_ends_with_done() -> None:

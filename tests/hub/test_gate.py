@@ -9,11 +9,11 @@ import pytest
 
 from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
 from dragoman.hub.agents.constitution_agent import MAX_REPLIES
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import Begin, House, say
+from tests.hub.scripted import ScriptedModel
 from tests.hub.test_resume import Dying, shape
 
 SCOUT = Constitution(id="scout", name="Scout", role="research-analyst", goal="find things out")

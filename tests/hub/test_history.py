@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.hub.conversations.history import KEPT_MESSAGES
 from dragoman.hub.models.model import ModelError, Prompt
-from dragoman.hub.models.scripted import ScriptedModel
 from tests.hub.house import SCOUT, Caller, events, house
+from tests.hub.scripted import ScriptedModel
 
 
 def model(summary: Any = "They talked about tea.") -> ScriptedModel:

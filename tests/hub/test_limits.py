@@ -16,9 +16,9 @@ from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ModelError
 from dragoman.hub.models.retrying import RetryingModel
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
+from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import BUSY, DOWN, prompt
 from tests.waiting import until
 

@@ -16,11 +16,11 @@ from dragoman.hub.models.embedded import EmbeddedModel
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, traits_of
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, say
 from tests.hub.house import house
+from tests.hub.scripted import ScriptedModel
 
 BUSY = ModelError("rate_limited", "busy", retryable=True)
 DOWN = ModelError("provider_error", "down", retryable=True)

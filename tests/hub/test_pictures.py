@@ -17,7 +17,7 @@ from dragoman.hub.database import Database
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, traits_of
-from dragoman.hub.models.scripted import EchoModel, ScriptedModel
+from dragoman.hub.models.scripted import EchoModel
 from dragoman.hub.tools import files
 from dragoman.hub.tools.fetcher import MAX_PAGE_BYTES, HttpFetcher, Page
 from dragoman.hub.tools.files import Pictures
@@ -26,6 +26,7 @@ from dragoman.push.guard import Guard
 from dragoman.stores import open_store
 from tests.hub.conftest import Begin, House
 from tests.hub.house import house as opened_hub
+from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import Provider, chunk
 from tests.hub.test_tools import database, served
 

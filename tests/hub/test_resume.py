@@ -16,7 +16,6 @@ from dragoman.hub.agents.dispatch import INTERRUPTED
 from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import ModelError, Prompt, ToolCall
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.files import ExecTool, WriteTool
@@ -25,6 +24,7 @@ from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House
+from tests.hub.scripted import ScriptedModel
 
 AGENTS = (Constitution(id="a", name="A"), Constitution(id="b", name="B"), Constitution(id="c", name="C"))
 

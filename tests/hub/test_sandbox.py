@@ -20,7 +20,6 @@ from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.conversations.artifacts import QuotaExceeded
 from dragoman.hub.database import Database
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import process
 from dragoman.hub.sandbox.container import Container
@@ -32,6 +31,7 @@ from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin
 from tests.hub.house import house as opened_hub
+from tests.hub.scripted import ScriptedModel
 from tests.hub.test_tools import database, fed
 from tests.waiting import until
 

@@ -26,7 +26,6 @@ from dragoman.hub.memory.memories import Memories, RelationExists
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.hub.memory.search import MemorySearch
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.models.scripted import ScriptedModel
 from dragoman.hub.settings import Settings
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServer, McpServers, read_registry
@@ -40,6 +39,7 @@ from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, House
 from tests.hub.house import house as opened_hub
+from tests.hub.scripted import ScriptedModel
 from tests.ports import free_port
 from tests.waiting import until
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from dragoman.hub.database import Database
-from dragoman.hub.models.scripted import Scripted, by_agent
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, Caller, events, house, message
+from tests.hub.scripted import Scripted, by_agent
 from tests.ports import free_port
 from tests.waiting import until
 
