@@ -223,7 +223,9 @@ class FakeConsole:
         after, limit = int(request.query_params.get("after", 0)), int(request.query_params.get("limit", 500))
         last = self.last.get(key, 0)
         found = [self.records[key](seq) for seq in range(after + 1, min(after + limit, last) + 1)]
-        return self.json({"records": found, "last": last, "more": after + limit < last})
+        return self.json(
+            {"records": found, "last": found[-1]["seq"] if found else after, "more": after + limit < last}
+        )
 
     async def append(self, key: str, n: int = 1) -> None:
         async with self.grown:

@@ -66,7 +66,7 @@ def register(commands: Any) -> None:
 
 
 class HubRefused(Exception):
-    """The hub refused the request."""
+    """The hub said no."""
 
 
 class _Listed(Struct):

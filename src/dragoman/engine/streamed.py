@@ -159,11 +159,8 @@ class StepStream(Generic[T]):
         try:
             while True:
                 try:
-                    if latest is None:
+                    async with asyncio.timeout_at(latest):  # not around the yield, where others run
                         piece = await anext(pieces)
-                    else:
-                        async with asyncio.timeout_at(latest):  # not around the yield, where others run
-                            piece = await anext(pieces)
                 except StopAsyncIteration:
                     return
                 if piece is None or piece == "":
@@ -212,10 +209,7 @@ class StepStream(Generic[T]):
     async def _write(self, writer: ArtifactWriter, content: Sequence[Any], *, last: bool = False) -> None:
         if self._retries.retries and writer not in self._marks:
             self._marks[writer] = await writer.mark()
-        if len(content) == 1:
-            writer.put(content[0], last=last)
-        else:
-            writer.put_together(content, last=last)
+        writer.put_together(content, last=last)
         if self._record.journal.full:
             await self._record.journal.commit()
 

@@ -11,6 +11,7 @@ import { isYesNo, questionsIn, schemaForm, schemaOfAll } from "./schema.js";
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;
 
+let lastTenant = "";
 const conversations = new Map();
 const drafts = new Map();
 
@@ -19,10 +20,12 @@ export function prepareMessage(agent, draft) {
   drafts.set(agent, draft);
 }
 
-export function chatView(there) {
+export function chatView(there, me) {
   const body = h("div.chatbody");
   const picker = h("select", { "aria-label": "Agent", onchange: () => (location.hash = `chat/${segment(picker.value)}`) });
-  const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), picker, h("span.grow"),
+  const tenant = h("input", { type: "text", "aria-label": "Tenant", placeholder: "Tenant", title: "Whose agent it is; needed if the hub has several tenants", value: lastTenant, oninput: () => (lastTenant = tenant.value.trim()) });
+  tenant.hidden = me.kind !== "hub" || me.role !== "operator";
+  const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), picker, tenant, h("span.grow"),
     button("New conversation", () => { conversations.delete(picker.value); show(picker.value); }, { class: "quiet" })), body);
   let agents = [], wantedTask = there.query.get("task");
 
@@ -31,7 +34,7 @@ export function chatView(there) {
     if (!agent) return fill(body, empty("No such agent", line(id, 100)));
     picker.value = id;
     let talk = conversations.get(id);
-    if (!talk || wantedTask) { talk = new Conversation({ agent }); conversations.set(id, talk); }
+    if (!talk || wantedTask) { talk = new Conversation({ agent, choice: () => (tenant.hidden || !lastTenant ? {} : { tenant: lastTenant }) }); conversations.set(id, talk); }
     talk.agent = agent;
     fill(body, talk.node);
     if (wantedTask) talk.openTask(wantedTask).catch(failure);

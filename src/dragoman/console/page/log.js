@@ -11,12 +11,11 @@ export const PUBLIC = new Set(["status", "ask", "artifact", "reply"]);
 
 /** `onchange(from)` says that records from `from` on are new; `onrow` gets the task's row; `onstatus` the connection's state. */
 export class TaskLog {
-  constructor(key, { onchange = () => {}, onrow = () => {}, onstatus = () => {}, onrecord = () => {}, from = null } = {}) {
+  constructor(key, { onchange = () => {}, onrow = () => {}, onstatus = () => {}, onrecord = () => {} } = {}) {
     Object.assign(this, { key, onchange, onrow, onstatus, onrecord });
     this.records = new Map();
     this.last = 0;
     this.state = "";
-    this.from = from;
     this.pending = new Map();
     this.closed = false;
     this.stream = null;
@@ -25,14 +24,12 @@ export class TaskLog {
 
   get path() { return `tasks/${segment(this.key)}`; }
 
-  /** Read the end of the log, then follow it. `from` (a number) follows from there instead. */
+  /** Read the end of the log, then follow it. */
   async open() {
-    if (this.from === null) {
-      const first = await get(this.path + "/records", { after: 0, limit: PAGE });
-      this.take(first.records);
-      this.last = Math.max(this.last, first.last || 0);
-      if (this.last > first.records.length) await this.load(Math.max(0, this.last - PAGE));
-    } else this.last = this.from;
+    const row = await get(this.path);
+    this.onrow(row);
+    this.last = row.records || 0;
+    if (this.last) await this.load(Math.max(0, this.last - PAGE));
     if (this.closed) return;
     this.stream = follow(this.path + "/events", {
       cursor: () => this.last || undefined,

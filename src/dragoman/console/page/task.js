@@ -156,9 +156,10 @@ export function taskView(there, me) {
       h("div.row.wrap", {}, h("strong", {}, `Record ${record.seq}`), pill(line(record.kind, 20)), record.private ? pill("private", "", "Only operators see it") : pill("peers see it", "good"),
         pill(`attempt ${count(record.attempt)}`), h("span.muted", {}, clock(record.time))),
       h("p", { dir: "auto" }, line(record.summary, 2000)), content(record), note, jsonTree(record.data, { open: 2 })));
-    if (JSON.stringify(record.data)?.includes('"cut":')) {
+    if (record.cut) {
+      note.append(h("span.muted", {}, `${count(record.cut)} characters are left out.`));
       note.append(button("Read the whole record", async () => {
-        try { const all = await get(`${path}/records/${record.seq}`); fill(recordPanel, jsonTree(all.data ?? all, { open: 2 })); } catch (error) { failure(error); }
+        try { const all = await get(`${path}/records/${record.seq}`); if (selected === record.seq) fill(recordPanel, h("div.detail", {}, content(all), jsonTree(all.data, { open: 2 }))); } catch (error) { failure(error); }
       }, { class: "small" }));
     }
   }
@@ -178,7 +179,7 @@ export function taskView(there, me) {
 
   function showChildren() {
     const found = full?.children || [];
-    fill(children, full?.parent ? h("p", {}, "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
+    fill(children, full?.parent ? h("p", {}, full.parent.kind === "fork" ? `A copy, up to record ${count(full.parent.record)}, of ` : "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
       found.length ? h("ul.tree", {}, found.map(childNode)) : empty("No children", "This task has called no other agent."));
   }
 

@@ -5,6 +5,7 @@ import { badge, button, count, debounce, empty, fill, h, line, pill, plural, seg
 
 const PAGE = 50;
 const MAX_ROWS = 2000;
+const MAX_EMPTY_PAGES = 20; // a search looks at a part of the tasks at a time
 const FILTERS = ["state", "agent", "scope", "context", "text", "since", "until", "waiting"];
 
 export function tasksView(there) {
@@ -41,7 +42,10 @@ export function tasksView(there) {
   async function load(more = false) {
     const mine = ++loading;
     try {
-      const page = await get("tasks", { ...filters, limit: PAGE, ...(more ? { cursor: next } : {}) });
+      let page = await get("tasks", { ...filters, limit: PAGE, ...(more ? { cursor: next } : {}) });
+      for (let n = 0; n < MAX_EMPTY_PAGES && !page.tasks.length && page.next && mine === loading; n++) {
+        page = { ...(await get("tasks", { ...filters, limit: PAGE, cursor: page.next })), counts: page.counts };
+      }
       if (mine !== loading) return;
       failed = null;
       if (!more) { rows = new Map(); order = []; }
@@ -75,6 +79,7 @@ export function tasksView(there) {
     liveMark.textContent = live === "live" ? "live" : live === "lost" ? "reconnecting …" : "";
     liveMark.className = "live " + live;
     fill(note, failed ? empty("The tasks could not be read", line(failed.message, 300))
+      : !order.length && next ? empty("Nothing found so far", "Older tasks have not been searched yet.", button("Search on", () => load(true), { class: "quiet" }))
       : !order.length ? empty("No tasks here", Object.values(filters).some(Boolean) ? "No task matches these filters." : "Send a message to an agent, and its task appears here.", h("a.button", { href: "#chat" }, "Chat"))
       : next ? button("Load more", () => load(true), { class: "quiet" }) : null);
   }
@@ -88,6 +93,7 @@ export function tasksView(there) {
   const stream = follow("tasks/stream", {
     status(state) { const back = live === "lost" && state === "live"; live = state; if (back) load(); else draw(); },
     on(event, row) {
+      if (event === "reset") return void load(); // this page read too slowly
       if (event !== "task") return;
       const old = rows.get(row.key);
       if (old && old.updated > row.updated) return;

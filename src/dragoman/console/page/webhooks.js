@@ -17,8 +17,12 @@ export function webhooksView(there) {
     fill(chips, [["", "All"], ["pending", "Pending"], ["failed", "Failed"], ["dead", "Given up"]].map(([id, name]) =>
       h("button.chip", { type: "button", "aria-pressed": state === id ? "true" : "false", onclick: () => { state = id; load(); } }, name)));
     try {
-      const { webhooks } = await get("webhooks", { state });
-      fill(body, webhooks.length ? webhookTable(webhooks, load) : empty("No webhooks", state ? "None in this state." : "No task has a webhook. A caller asks for one with a push notification config."));
+      const { webhooks, next } = await get("webhooks", { state });
+      const older = next && button("More", async () => {
+        try { const page = await get("webhooks", { state, cursor: next }); older.replaceWith(webhookTable(page.webhooks, load)); } catch (error) { failure(error); }
+      }, { class: "quiet" });
+      if (body.contains(document.activeElement)) return;
+      fill(body, webhooks.length ? [webhookTable(webhooks, load), older] : empty("No webhooks", state ? "None in this state." : "No task has a webhook. A caller asks for one with a push notification config."));
     } catch (error) { if (!body.childElementCount) fill(body, empty("The webhooks could not be read", line(error.message, 300))); }
   }
 
