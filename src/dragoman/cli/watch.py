@@ -2,7 +2,7 @@
 
 Every look compares the size and the time of each file with the look before. That needs no library, works in containers and on
 network folders where file notifications do not, and sees editors that write a new file and rename it. A look at 5,000 files
-takes some 20 ms, and looks take at most a tenth of the time, so large folders are looked at less often.
+takes some 50 ms, and looks take at most a tenth of the time, so large folders are looked at less often.
 """
 
 from __future__ import annotations
