@@ -131,6 +131,26 @@ async def test_a_parent_canceled_while_no_node_ran_it_cancels_its_child(start: S
     assert other.state is TaskState.COMPLETED
 
 
+async def test_a_skill_of_another_agent_is_called_with_data(start: Start) -> None:
+    parent, child = Agent("a"), Agent("b")
+
+    @parent.skill
+    async def plan(turn: Turn) -> dict[str, int]:
+        found = await turn.call("b", {"city": "Rome", "days": 2}, skill="price")
+        return {"eur": found.data["eur"]}
+
+    @child.skill
+    async def price(city: str, days: int) -> dict[str, int]:
+        return {"eur": len(city) * days}
+
+    @child.skill
+    async def other(text: str) -> str:
+        return text
+
+    task = await (await start(parent, child)).call(call(), say("x"))
+    assert task.data == {"eur": 8}
+
+
 class SlowPeers:
     """`Peers` that find nobody before `go_on` is set."""
 

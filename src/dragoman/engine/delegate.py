@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import Any, TypedDict
@@ -88,7 +88,7 @@ class CallOptions(RequestOptions, total=False):
 
 
 def make_request(
-    content: str | Part | Message | Sequence[Part],
+    content: str | Part | Message | Sequence[Part] | Mapping[str, Any],
     *,
     task: str = "",
     context: str = "",

@@ -486,7 +486,7 @@ class Turn:
     async def call(
         self,
         peer: str,
-        content: str | Part | Message | Sequence[Part],
+        content: str | Part | Message | Sequence[Part] | Mapping[str, Any],
         *,
         key: str = "",
         ask: Literal["return", "pass"] = "return",
@@ -494,7 +494,8 @@ class Turn:
     ) -> Task | Message:
         """Ask another agent, and return its task (or its message): `.text`, `.data`, `.files`, `.state` if a task.
 
-        `peer` is a URL, a name from the configuration, or the id of an agent in this process. The call is a step: after
+        `content` is text, parts, a message, or data: `turn.call("travel", {"city": "Rome"}, skill="book")`. `peer` is a URL, a
+        name from the configuration, or the id of an agent in this process. The call is a step: after
         a crash it goes on with the task it began there, and does not begin another. It is found by `key`, or by the peer
         and the content: give a `key` to a call whose content differs from run to run. The caller's credentials are not
         passed on.
@@ -545,7 +546,7 @@ class Turn:
     def stream(
         self,
         peer: str,
-        content: str | Part | Message | Sequence[Part],
+        content: str | Part | Message | Sequence[Part] | Mapping[str, Any],
         *,
         key: str = "",
         **options: Unpack[CallOptions],
