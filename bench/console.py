@@ -45,10 +45,10 @@ TOKEN = "op_bench_0123456789abcdef"
 
 
 class Server:
-    def __init__(self, folder: str, *, console: bool) -> None:
+    def __init__(self, folder: str, name: str, *, console: bool) -> None:
         agent = Path(folder, "agent.py")
         agent.write_text(AGENT)
-        store = f"sqlite:///{folder}/{'on' if console else 'off'}.db"
+        store = f"sqlite:///{folder}/{name}.db"
         command = [
             sys.executable,
             "-m",
@@ -120,30 +120,34 @@ async def read_to_end(port: int, request: bytes, last: bytes) -> int:
 
 async def watch(server: Server, how: str, viewers: int, chunks: int) -> tuple[float, int]:
     """Seconds of server CPU for one streaming task with so many readers, and the bytes that one of them got."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     before = server.cpu()
-    started = await answer(reader, writer, send(str(chunks), "stream", returnImmediately=True))
+    started = await ask(server, send(str(chunks), "stream", returnImmediately=True))
     task = started["result"]["task"]["id"]
     readers: list[asyncio.Task[int]] = []
-    if how == "subscribers":
-        request = rpc("SubscribeToTask", {"id": task})
-        readers = [
-            asyncio.create_task(read_to_end(server.port, request, b"STATE_COMPLETED")) for _ in range(viewers)
-        ]
-    elif how == "viewers":
-        rows = await answer(reader, writer, get("/tasks"))
+    if how != "nobody":
+        rows = await ask(server, get("/tasks?limit=1"))
         request = get(f"/tasks/{rows['tasks'][0]['key']}/events")
+        if how == "subscribers":
+            request = rpc("SubscribeToTask", {"id": task})
         readers = [
             asyncio.create_task(read_to_end(server.port, request, b"STATE_COMPLETED")) for _ in range(viewers)
         ]
     sizes = await asyncio.gather(*readers)
     while True:
-        found = await answer(reader, writer, rpc("GetTask", {"id": task, "historyLength": 0}))
-        if found["result"]["status"]["state"] == "TASK_STATE_COMPLETED":
+        rows = await ask(server, get("/tasks?limit=1"))
+        if rows["tasks"][0]["state"] == "TASK_STATE_COMPLETED":
             break
-        await asyncio.sleep(0.2)
-    writer.close()
+        await asyncio.sleep(0.5)
     return server.cpu() - before, sizes[0] if sizes else 0
+
+
+async def ask(server: Server, request: bytes) -> Any:
+    """One request on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        return await answer(reader, writer, request)
+    finally:
+        writer.close()
 
 
 async def sends(server: Server, count: int) -> float:
@@ -172,15 +176,16 @@ async def main() -> None:
     costs: dict[str, list[tuple[float, int]]] = {"nobody": [], "subscribers": [], "viewers": []}
     calls: dict[str, list[float]] = {"off": [], "on": []}
     with tempfile.TemporaryDirectory() as folder:
-        servers = {"off": Server(folder, console=False), "on": Server(folder, console=True)}
+        watched = Server(folder, "watched", console=True)
+        servers = {name: Server(folder, name, console=name == "on") for name in calls}
         try:
             for _ in range(args.rounds):
                 for how, found in costs.items():
-                    found.append(await watch(servers["on"], how, args.viewers, args.chunks))
+                    found.append(await watch(watched, how, args.viewers, args.chunks))
                 for name, server in servers.items():
                     calls[name].append(await sends(server, args.sends))
         finally:
-            for server in servers.values():
+            for server in (watched, *servers.values()):
                 server.stop()
     least = {how: min(found)[0] for how, found in costs.items()}
     sizes = {f"bytes_of_{how}": found[0][1] for how, found in costs.items() if how != "nobody"}

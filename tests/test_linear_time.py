@@ -58,6 +58,18 @@ OURS = {
     "fetcher: \\w+": "our own list of words",
     "openapi: \\{(\\w+)(?:=([^}]*))?\\}": "our own templates",
     "openapi: \\{(\\w+)\\}": "our own templates",
+    "about._PARAMETER": "our own routes",
+    "about: \\w+": "our own routes",
+    "new: [-.\\s]+": "the developer's command line",
+    "new: [-_.]+": "the developer's command line",
+    "new: [A-Za-z][A-Za-z0-9._-]{0,60}": "the developer's command line",
+    "porting._COMMA_AFTER": "the developer's own files",
+    "porting._COMMA_BEFORE": "the developer's own files",
+    "porting._REQUIREMENT": "the developer's own files",
+    "porting._REST_OF_LINE": "the developer's own files",
+    "porting: [A-Za-z][\\w.-]*": "the developer's own files",
+    "porting: \\s*": "the developer's own files",
+    "porting: \\s*\\Z": "the developer's own files",
 }
 """Expressions that never meet foreign text."""
 
@@ -72,6 +84,44 @@ Case = tuple[str, str, str, str]
 """How it is used, and a text: what it begins with, what is repeated, what it ends with."""
 
 WORST: dict[str, tuple[Case, ...]] = {
+    "findings._MEDIA_TYPE": (
+        ("fullmatch", "", "a", "!/"),
+        ("fullmatch", "a/a", " ", ""),
+        ("fullmatch", "a/a;", "a", "\n"),
+    ),
+    "findings: (\\[[0-9A-Fa-f:.]+\\]|[\\w.-]+)(:\\d{1,5})": (
+        ("fullmatch", "", "a", "!"),
+        ("fullmatch", "[", ":", ""),
+    ),
+    "findings: <\\s*(script|iframe|object|svg|img)\\b": (("search", "<", " ", ""), ("search", "", "< ", "")),
+    "findings: \\W": (("sub", "", "-", ""),),
+    "findings: \\d+\\.\\d+\\.\\w+": (("fullmatch", "", "1", ""), ("fullmatch", "1.1.", "a", "!")),
+    "findings: _([a-z0-9])": (("sub", "", "_", ""),),
+    "questions._CLAUSE": (("split", "", " ", ""), ("split", "", "a ", "")),
+    "redact._TEXTS": (
+        ("sub", "", "eyJ-", ""),
+        ("sub", "", "aeyJ", ""),
+        ("sub", "", "-eyJ", "!"),
+        ("sub", "", "eyJaaaaaaaa.", "!"),
+        ("sub", "", "Bearer ", ""),
+        ("sub", "Bearer", " ", ""),
+        ("sub", "", "a://", ""),
+        ("sub", "", "-----BEGIN A ", ""),
+        ("sub", "", "-----BEGIN PRIVATE KEY-----", ""),
+        ("sub", "", "sk-", ""),
+    ),
+    "remote_agent: \\W+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
+    "tasks._TEXT": (("search", "", '"text":', ""), ("search", '"text":"', "\\\\", "")),
+    "turn: v?(\\d+(?:\\.\\d+)*)(.*)": (("match", "", "1", ""), ("match", "", "1.", "")),
+    "webhooks._ID": (("fullmatch", "", "a", ""),),
+    "wire._FRAME_END": (("search", "", "\n ", ""), ("search", "", "\r\n ", "")),
+    "wire._MEMBER": (
+        ("sub", "", '"a" ', ""),
+        ("sub", '"a"', " ", ""),
+        ("sub", '"a":"', "a", ""),
+        ("sub", "", '"a":"', "\\"),
+        ("sub", '"a":"', "\\\\", ""),
+    ),
     "agent: [A-Za-z0-9._~-]+": (("fullmatch", "", "a", "/"),),
     "agent: [^a-z0-9]+": (("sub", "", "-", "a"), ("sub", "", "-a", "")),
     "guard: [^ !#-\\[\\]-~]": (("sub", "", '"', ""),),

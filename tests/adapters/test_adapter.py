@@ -85,6 +85,19 @@ async def test_the_last_message_is_the_answer_and_the_others_are_status() -> Non
     assert len(task.metadata["toolResult"]["result"]) < 3000
 
 
+async def test_a_call_that_is_told_again_is_shown_once_and_a_new_one_with_its_id_again() -> None:
+    async def calls(start: Start) -> AsyncGenerator[AnyEvent, None]:
+        for _ in range(2):
+            yield ToolCall(id="0", name="look")
+            yield ToolCall(id="0", name="look")
+            yield ToolResult(id="0", result="seen")
+        yield Finished(state=None)
+
+    async with agent_of(calls).test() as client:
+        statuses = [piece.status async for piece in client.stream("go") if piece.status]
+    assert statuses == ["Calling look", "look answered"] * 2
+
+
 async def test_tools_can_be_hidden() -> None:
     async with agent_of(tools, show_tools=False).test() as client:
         reply = await client("go")

@@ -94,13 +94,41 @@ async def test_one_search_looks_at_a_limited_number_of_tasks(
     pages, before = 0, None
     found: list[str] = []
     while True:
-        page = await store.index.find(TaskQuery(tenant="beta", before=before), limit=10)
+        page = await store.index.find(TaskQuery(owner="bob", before=before), limit=10)
         found += [info.id for info in page.tasks]
         pages += 1
         if page.next is None:
             break
         before = page.next
     assert found == ["old"] and pages == 3
+
+
+async def test_pages_of_a_tenant_repeat_and_miss_nothing_among_ties(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sqlite.index", "postgres.index"):
+        monkeypatch.setattr(f"dragoman.stores.{module}._BATCH", 4)
+    for n in range(24):
+        scope = (SCOPE, THIRD, OTHER)[n % 3]
+        state = (TaskState.COMPLETED, TaskState.FAILED)[n % 2]
+        await settle(store.scope(scope), f"t{n:02d}", state, n // 8)
+    whole = {
+        info.id
+        for info in (await store.index.find(TaskQuery(), limit=100)).tasks
+        if info.scope.tenant == "acme"
+    }
+    for states in (frozenset[TaskState](), frozenset({TaskState.FAILED})):
+        seen: list[tuple[str, int, str]] = []
+        before = None
+        while True:
+            page = await store.index.find(TaskQuery(tenant="acme", states=states, before=before), limit=3)
+            seen += [(info.updated, info.key, info.id) for info in page.tasks]
+            if page.next is None:
+                break
+            before = page.next
+        assert seen == sorted(seen, reverse=True)
+        wanted = {id for id in whole if not states or int(id[1:]) % 2}
+        assert sorted(id for _, _, id in seen) == sorted(wanted)
 
 
 async def test_a_row_says_who_runs_a_task_and_how_its_log_begins(store: Store, log: Log) -> None:
@@ -130,6 +158,7 @@ async def test_a_bare_message_is_hidden_and_done(store: Store, log: Log) -> None
     info = await store.index.get(SCOPE, "t")
     assert info.hidden and info.done
     assert await names(store) == ["t"]
+    assert await names(store, tenant="acme") == [], "a tenant sees what its peers see"
 
 
 async def test_a_task_that_is_not_there_is_not_found(store: Store) -> None:

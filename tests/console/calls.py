@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from dragoman.console.login import Logins
 from dragoman.console.outbound import OutboundGuard
 from dragoman.dialects.sse import SseReader
 from dragoman.server.app import App
+from dragoman.server.http1.server import HttpServer
 from tests.console.conftest import TOKEN, Operator
 from tests.server.wire import Answer
 
@@ -48,6 +50,16 @@ async def inspector(*, allow_private: bool = True, url: str = "") -> AsyncIterat
     finally:
         await logins.close()
         await app.stop()
+
+
+async def serve(site: Any) -> tuple[HttpServer, str]:
+    """An ASGI application on a loopback port, and its URL."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = HttpServer(site, listener)
+    await server.start()
+    return server, f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 class Page:

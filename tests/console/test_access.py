@@ -8,7 +8,9 @@ import pytest
 
 from dragoman import Agent
 from dragoman.console import AgentConsole, access
+from dragoman.server.application import application
 from tests.console.conftest import HOST, TOKEN, Operator, console_app
+from tests.server.wire import request
 
 OURS = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin"}
 
@@ -96,6 +98,9 @@ async def test_wrong_tokens_are_refused_and_then_limited(operator: Operator) -> 
     operator.token = "op_wrong"
     statuses = [(await operator("GET", "/me")).status for _ in range(access.MAX_FAILURES + 1)]
     assert statuses == [401] * access.MAX_FAILURES + [429]
+    headers = {"host": HOST, "authorization": f"Bearer {TOKEN}"}
+    elsewhere = await request(operator.app, "GET", "/console/api/me", headers=headers, client=("10.0.0.9", 1))
+    assert elsewhere.status == 200, "a stranger cannot lock an operator out"
 
 
 async def test_no_answer_has_cors_headers_even_if_agents_have() -> None:
@@ -151,8 +156,19 @@ def test_a_token_that_could_be_guessed_is_refused() -> None:
         AgentConsole("secret")
 
 
-def test_an_agent_cannot_have_the_path_of_the_console() -> None:
-    from dragoman.server.application import application
+def test_a_console_without_a_token_does_not_open() -> None:
+    with pytest.raises(ValueError, match="operator token"):
+        application(Agent("Hello"), store="memory:", console=AgentConsole())
 
+
+def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert access.TokenFile(file).read() == access.TokenFile(file).read()
+    file.chmod(0o644)
+    with pytest.raises(SystemExit, match="not yours alone"):
+        access.TokenFile(file).read()
+
+
+def test_an_agent_cannot_have_the_path_of_the_console() -> None:
     with pytest.raises(ValueError, match="/console"):
         application(Agent("Console"), Agent("Other"), store="memory:", console=AgentConsole(TOKEN))

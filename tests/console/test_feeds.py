@@ -15,6 +15,7 @@ from dragoman.console.tasks import key_of
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store
+from dragoman.stores.sqlite.log import SqliteLog
 from tests.conformance.records import chunk, mail, status, turn
 from tests.console.conftest import Operator, console_app
 from tests.waiting import until
@@ -158,9 +159,34 @@ async def test_a_record_with_a_huge_string_is_cut_in_lists_and_whole_by_itself()
         operator = Operator(app)
         await operator.send("x" * 300_000)
         (row,) = await _rows(operator)
-        assert len(row["text"]) <= 160
+        assert row["text"].startswith("xxx") and len(row["text"]) <= 160 and row["created"]
         page = await operator("GET", f"/tasks/{row['key']}/records?limit=1")
         (record,) = page.json["records"]
         assert record["cut"] == 300_000 - 65_536 and len(page.body) < 100_000
         whole = await operator.get(f"/tasks/{row['key']}/records/1")
         assert "cut" not in whole and len(whole["data"]["message"]["parts"][0]["text"]) == 300_000
+
+
+async def test_the_moments_of_a_long_log_are_folded_from_the_nearest_kept_one(
+    long_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with console_app(store=long_log) as (app, _):
+        operator, key = Operator(app), key_of(Scope("", "hello", ""), "t")
+
+        def parts(task: Any) -> int:
+            return len(task["artifacts"][0]["parts"])
+
+        assert parts(await operator.get(f"/tasks/{key}/at/20000")) == 19_998
+        read: list[int] = []
+        real = SqliteLog.read
+
+        async def count(self: SqliteLog, task: str, **how: Any) -> Any:
+            records = await real(self, task, **how)
+            read.append(len(records))
+            return records
+
+        monkeypatch.setattr(SqliteLog, "read", count)
+        for n in (15_000, 12_345, 19_999, 4_999):
+            read.clear()
+            assert parts(await operator.get(f"/tasks/{key}/at/{n}")) == n - 2
+            assert sum(read) <= 5000

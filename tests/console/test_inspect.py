@@ -12,10 +12,9 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.auth.keys import KeyRing
 from dragoman.server.application import application
-from dragoman.server.http1.server import HttpServer
 from dragoman.server.runtime import running
 from tests.client.fakes import Site, answer, card, old_card, page
-from tests.console.calls import inspector
+from tests.console.calls import inspector, serve
 from tests.console.conftest import Operator
 from tests.console.oauth_server import oauth_server
 from tests.ports import free_port
@@ -40,17 +39,6 @@ async def inspect(operator: Operator, url: str, **more: Any) -> dict[str, Any]:
     assert answered.status == 200, answered.body
     found: dict[str, Any] = answered.json
     return found
-
-
-async def serve(site: Any) -> tuple[HttpServer, str]:
-    import socket
-
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    server = HttpServer(site, listener)
-    await server.start()
-    return server, f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 async def test_an_agent_of_ours_has_no_errors_and_says_how_it_is_called() -> None:

@@ -15,7 +15,8 @@ from dragoman.console.talk import ByteQueue
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from dragoman.stores.memory import MemoryAudit
-from tests.console.calls import events, inspector, named, text
+from tests.client.fakes import card, page
+from tests.console.calls import events, inspector, named, serve, text
 from tests.console.conftest import Operator, console_app
 from tests.console.test_hub import ADMIN, hub_app
 from tests.ports import free_port
@@ -309,3 +310,77 @@ async def test_an_operator_of_a_hub_talks_for_one_tenant_and_says_which_if_there
         unsaid = await operator("POST", "/talk", {"agent": "echo", "message": text("hi")})
         assert unsaid.status == 400 and "which tenant" in unsaid.json["error"]["message"]
         assert reply(await talk(operator, agent="echo", message=text("again"), tenant="acme")) == "again"
+
+
+# -- agents that mean harm -----------------------------------------------------------------------------------------
+
+
+class Endless:
+    """An agent whose answer never ends: comments, or one frame without an end. `sent` counts its bytes."""
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece, self.sent, self.gone = piece, 0, asyncio.Event()
+        self.base = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] == "GET":
+            interface = {"url": f"{self.base}/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            status, headers, body = page(
+                card(supportedInterfaces=[interface], capabilities={"streaming": True})
+            )
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": raw})
+            await send({"type": "http.response.body", "body": body})
+            return
+        kind = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        watching = asyncio.create_task(self._watch(receive))
+        while not self.gone.is_set():
+            await send({"type": "http.response.body", "body": self.piece, "more_body": True})
+            self.sent += len(self.piece)
+            await asyncio.sleep(0)
+        await watching
+
+    async def _watch(self, receive: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone.set()
+
+
+async def test_an_answer_without_end_waits_for_a_page_that_does_not_read_and_ends_when_it_leaves() -> None:
+    site = Endless(b": keep\n\n" * 1000)
+    server, site.base = await serve(site)
+    try:
+        async with inspector() as operator:
+            answer = operator.open("POST", "/talk", {"url": site.base, "message": text("go")})
+            await answer.until(lambda: b"event: chosen" in answer.body)
+            answer.blocked = asyncio.Event()  # the page does not read any more
+            stalled = 0
+            while stalled < 20 and site.sent < 64 << 20:
+                before = site.sent
+                await asyncio.sleep(0.02)
+                stalled = stalled + 1 if site.sent == before else 0
+            assert site.sent < 64 << 20, "the agent waits, too"
+            answer.blocked.set()
+            answer.gone.set()
+            await answer.task
+            async with asyncio.timeout(20):
+                await site.gone.wait()
+    finally:
+        await server.stop()
+
+
+async def test_a_frame_without_end_is_an_error() -> None:
+    site = Endless(b"data: " + b"x" * (1 << 20))
+    server, site.base = await serve(site)
+    try:
+        async with inspector() as operator:
+            answer = operator.open("POST", "/talk", {"url": site.base, "message": text("go")})
+            answer.patience = 60.0
+            await answer.end()
+    finally:
+        await server.stop()
+    assert "larger than" in named(answer, "error")[0]["message"]
+    assert len(answer.body) < 1 << 20

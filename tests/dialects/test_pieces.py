@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.dialects import pieces
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.pieces import PIECE_BYTES, is_large, write_pieces
+from dragoman.dialects.pieces import LARGE_BYTES, is_large, write_pieces
 from dragoman.dialects.proto import v0_3 as grpc_0_3
 from dragoman.dialects.proto import v1_0 as grpc_1_0
 from dragoman.dialects.proto.codec import Codec
@@ -85,10 +85,9 @@ def test_no_piece_is_much_larger_than_the_others(name: str) -> None:
     assert max(sizes) < 4500 and sum(sizes) > 12_000
 
 
-def test_only_a_task_that_takes_more_than_a_piece_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", PIECE_BYTES)
+def test_only_a_task_that_takes_long_to_write_is_large() -> None:
     assert not is_large(_task(PARTS["many small"]))
-    assert not is_large("x" * (2 * PIECE_BYTES))
-    assert is_large(_task((Part(text="x" * PIECE_BYTES),)))
-    assert is_large(_task((Part(text="x" * 1000),) * (PIECE_BYTES // 1000)))
-    assert is_large(_task((Part(raw=b"x" * PIECE_BYTES),)))
+    assert not is_large("x" * (2 * LARGE_BYTES))
+    assert is_large(_task((Part(text="x" * LARGE_BYTES),)))
+    assert is_large(_task((Part(text="x" * 1000),) * (LARGE_BYTES // 1000)))
+    assert is_large(_task((Part(raw=b"x" * LARGE_BYTES),)))

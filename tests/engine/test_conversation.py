@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 from dragoman.agent.agent import Agent
@@ -71,3 +72,26 @@ async def test_the_oldest_entries_are_left_out(start: Start) -> None:
     await engine.call(call(), say("x" * 40, context="c"))
     told = await engine.call(call(), say("again", context="c", skill="remember"))
     assert told.text == "again"
+
+
+async def test_a_long_context_costs_no_more_than_a_short_one(start: Start) -> None:
+    agent, costs = Agent("a"), list[float]()
+
+    @agent.skill
+    async def talk(text: str, turn: Turn) -> str:
+        if text == "measure":
+            for _ in range(5):
+                began = time.thread_time()
+                assert len(await turn.conversation(20)) == 20
+                costs.append(time.thread_time() - began)
+        return "ok"
+
+    engine = await start(agent)
+    found = []
+    for messages in (20, 80):
+        for n in range(messages):
+            await engine.call(call(), say(f"{n}", context=f"c{messages}"))
+        costs.clear()
+        await engine.call(call(), say("measure", context=f"c{messages}"))
+        found.append(min(costs))
+    assert found[1] < 3 * found[0]

@@ -265,6 +265,8 @@ async def test_what_else_langgraph_has_pauses_and_continues_after_a_kill(tmp_pat
                 "go": "sure",
             }
             assert str(await nested("ok", task=inside.id)) == "inside said ok"
+        async with connect(f"{url}/side-by-side") as side_by_side:
+            assert str(await side_by_side("talk")) == "b1 b2 b3 b4 "  # the last message of the state
 
 
 async def test_pydantic_ai_answers_with_data_and_has_others_run_tools(tmp_path: Path) -> None:

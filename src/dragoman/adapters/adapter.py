@@ -264,6 +264,9 @@ class _Output:
         self._text = ""
         """What is in `result` now."""
         self._tools: dict[str, str] = {}
+        """Names of tools, by the id of the call."""
+        self._running: set[str] = set()
+        """Calls that were told of and have no result yet."""
         self._files = 0
 
     async def put(self, event: AnyEvent) -> None:
@@ -272,12 +275,16 @@ class _Output:
             case Text():
                 await self._put_text(event)
             case ToolCall():
-                known = event.id in self._tools  # a framework that resumes may tell of a call again
+                known = event.id in self._running  # a framework that resumes tells of a call again
+                self._running.add(event.id)
                 self._tools[event.id] = event.name
                 if self._show_tools and not known:
                     call = {"id": event.id, "name": event.name, "arguments": _short(event.arguments)}
                     await turn.status(f"Calling {event.name}", {"toolCall": call})
-            case ToolResult() if self._show_tools:
+            case ToolResult():
+                self._running.discard(event.id)
+                if not self._show_tools:
+                    return
                 name = event.name or self._tools.get(event.id, "")
                 result = {
                     "id": event.id,

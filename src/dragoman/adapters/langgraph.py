@@ -132,7 +132,7 @@ class LangGraphAdapter:
         if isinstance(messages, list):
             last = messages[-1] if messages else None
             if isinstance(last, AIMessage) and (last.id or "") != seen.last and (text := _text_of(last)):
-                yield Text(text=text, message=last.id or "last")
+                yield Text(text=text, message=f"{last.id}/whole")
             if values.get("structured_response") is not None:
                 yield Data(value=_json(values["structured_response"]))
         elif isinstance(values, str):
@@ -147,6 +147,7 @@ class _Seen:
     def __init__(self) -> None:
         self.last = ""
         """The id of the message whose text was sent last."""
+        self._overtaken: set[str] = set()
         self._called: set[str] = set()
         self._returned: set[str] = set()
         self._counted: set[str] = set()
@@ -154,9 +155,14 @@ class _Seen:
     def message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[AnyEvent]:
         if not isinstance(message, AIMessage):  # of which the pieces of a message are a kind
             return
-        if text := _text_of(message):
-            self.last = message.id or ""
-            yield Text(text=text, message=self.last)
+        text, id = _text_of(message), message.id or ""
+        if text and id not in self._overtaken:
+            if id != self.last and self.last:
+                self._overtaken.add(
+                    self.last
+                )  # models that run side by side: the one that began last is shown
+            self.last = id
+            yield Text(text=text, message=id)
         yield from self._usage(message, metadata.get("ls_model_name") or "")
 
     def _usage(self, message: AIMessage, model: str) -> Iterator[AnyEvent]:

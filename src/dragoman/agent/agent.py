@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
-"""What an agent speaks unless told otherwise: everything. (0.1 includes the draft.)"""
+"""The versions that an agent supports by default: all. (0.1 includes the draft.)"""
 _SKILL = "message.metadata.skillId"
 """Where a message says which of several skills it is for."""
 
@@ -59,7 +59,7 @@ class AgentsById:
 class Agent:
     """`Agent("Hello", description="Says hello")`, then `@agent.skill` on a function, then `agent.run()`.
 
-    `versions` narrows what it speaks: `Agent(..., versions=("1.0",))` serves a pure 1.0 card. `push=False`: it tells no
+    `versions` limits the supported versions: `Agent(..., versions=("1.0",))` serves a pure 1.0 card. `push=False`: it tells no
     webhooks. (How they are told is for all agents of a server: `agent.run(push=PushOptions(...))`.)
 
     `auth` says who may call it (see `dragoman.auth`): any one of these schemes will do, and the card follows.

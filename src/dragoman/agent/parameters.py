@@ -142,7 +142,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _constrained(hint: Any) -> Any:
-    """A hint whose constraints are msgspec's, whoever wrote them: `Annotated[int, pydantic.Field(ge=1)]`."""
+    """A hint with its constraints as msgspec writes them: `Annotated[int, pydantic.Field(ge=1)]`."""
     if get_origin(hint) is not Annotated:
         return hint
     kind, *notes = get_args(hint)
@@ -227,7 +227,7 @@ def _surroundings(globals: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_modes(hint: Any) -> tuple[str, ...]:
-    """The media types of what a function returns or yields, as far as its annotation tells."""
+    """The media types of the return annotation of a function."""
     while _bare(hint) is not hint or get_origin(hint) in _PIECES:
         hint = _bare(hint) if _bare(hint) is not hint else get_args(hint)[0]
     if hint is bytes:
@@ -365,7 +365,7 @@ def _fill(out: dict[str, Any], p: Parameter, value: Any, *, text: bool = False) 
 
 
 def _json(text: str, parameters: Sequence[Parameter]) -> Any:
-    """The value that a text spells out in JSON: an object, or an array. None if it is meant as text."""
+    """The JSON object or array in a text. None if the text is only text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

@@ -96,7 +96,7 @@ class SkillFunction:
         if isinstance(outcome, Generator):
             outcome = _as_async(outcome, in_thread if self.blocks else None)
         if isinstance(outcome, AsyncGenerator):
-            async with aclosing(outcome):  # so that it tidies up before the task is told to be over
+            async with aclosing(outcome):  # so that it cleans up before the task ends
                 if not self.reply:
                     await _write_pieces(turn, outcome)
                     return
@@ -303,7 +303,7 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **kw: Any) -> T:
-    """Call `function` on a thread. If we are cancelled, it goes on and nobody waits for it."""
+    """Call `function` on a thread. If we are cancelled, it continues, and its result is dropped."""
     loop = asyncio.get_running_loop()
     threads = _free_threads.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
     await threads.acquire()

@@ -54,7 +54,7 @@ async def in_process(
 
 @contextmanager
 def _errors_of(agent: Agent, raised: dict[str, BaseException]) -> Iterator[None]:
-    """Keep what the agent's function raises, by task: callers are not told, and a test wants to know."""
+    """Store the error of the agent's function by task. Callers do not get it, and a test needs it."""
     work = agent.work
 
     async def watched(turn: Turn) -> None:

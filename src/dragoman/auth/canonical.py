@@ -225,7 +225,7 @@ def _read_message(value: Mapping[str, Any], message: _Message) -> dict[str, Any]
 
 
 def _doubles(value: Any) -> Any:
-    """Numbers are IEEE doubles in both 1.0's definition and RFC 8785, however many digits somebody wrote."""
+    """Numbers are IEEE doubles in both 1.0's definition and RFC 8785, with any number of digits."""
     if isinstance(value, Mapping):
         return {str(name): _doubles(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -33,7 +33,7 @@ ASYMMETRIC = (
     "PS384",
     "PS512",
 )
-"""Accepted by default: nobody can forge these with a public key."""
+"""Accepted by default: a public key is not enough to forge these."""
 SYMMETRIC = ("HS256", "HS384", "HS512")
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding JSON may raise."""

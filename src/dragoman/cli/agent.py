@@ -66,7 +66,7 @@ def register(commands: Any) -> None:
 
 
 class HubRefused(Exception):
-    """The hub said no."""
+    """The hub refused the request."""
 
 
 class _Listed(Struct):

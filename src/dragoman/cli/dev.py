@@ -2,7 +2,7 @@
 
 This process holds the listening socket and watches the files. The agents run in another process (`dev_server.py`). When a file
 changes, a new process loads the new code. Only if that works, the old process drains and stops, and the new one serves on
-the same socket: callers that connect meanwhile wait, and nobody is refused. Tasks that ran go on in the new process, because
+the same socket: callers that connect meanwhile wait, and none is refused. Tasks that ran go on in the new process, because
 they are in the store.
 """
 

@@ -115,7 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace) -> Settings:
-    """The settings that the options of a command come to."""
+    """The settings: options of the command, variables, `dragoman.toml`, defaults."""
     flags = {name: getattr(args, name, None) for name in Settings.__struct_fields__}
     try:
         return settings(flags)
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _close_on_exec() -> None:
-    """Keep what whoever started us left open from the processes that we start: MCP servers, docker."""
+    """Do not pass file descriptors that our parent left open to processes that we start (MCP servers, docker)."""
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
@@ -190,7 +190,7 @@ async def _admin(hub: Hub, given: Settings) -> dict[str, str]:
 
 
 def _demo(hub: Hub, file: Path, tokens: dict[str, str]) -> dict[str, str]:
-    """A tenant and agents to try. Their tokens are for trying, so they are kept beside the data, for this user alone."""
+    """Create a tenant with agents, or read the tokens of an earlier run. They are stored beside the data, readable by this user."""
     if file.is_file():
         before = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
         if "admin" in before and hub.tenants.is_admin(before["admin"]):  # else it was rotated
@@ -252,7 +252,7 @@ def _model(given: Settings) -> str:
 
 
 def _try(url: str, token: str, given: Settings, again: str) -> str:
-    """What to try, for somebody who has just seen this for the first time."""
+    """Commands to try, for a new user."""
     agents = {Path(name.partition(":")[0]).stem for name in given.agents}
     lines = [f"tenant: {token}", "", "Now open another terminal here, and try:", ""]
     lines += [f"  export DRAGOMAN_TOKEN={token}", f"  export DRAGOMAN_URL={url}"]

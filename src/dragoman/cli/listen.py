@@ -16,7 +16,7 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.push.receive import Received, Verifier
 
 EPILOG = """\
-Runs a webhook that prints each push notification. Without --token, --secret or --jwks it accepts notifications of anybody.
+Runs a webhook that prints each push notification. Without --token, --secret or --jwks it accepts all notifications.
 
   dragoman listen --port 9000 --token abc
   dragoman send AGENT hi --push http://127.0.0.1:9000 --push-token abc

@@ -196,7 +196,7 @@ class Answer:
         self._live = sys.stdout.isatty()
         self._artifact = ""
         self._pieces: dict[str, list[str]] = {}
-        """What each artifact has said so far. Messages have the name "". """
+        """The text of each artifact so far. Messages have the name "". """
         self._line_open = False
 
     def piece(self, piece: Piece) -> None:
@@ -217,7 +217,7 @@ class Answer:
             self.progress.say(piece.status)
 
     def end(self) -> None:
-        """Print what was kept back, and end the line."""
+        """Print the pending text, and end the line."""
         self.progress.leave()
         if not self._live:
             for pieces in self._pieces.values():
@@ -264,7 +264,7 @@ class Answer:
 
 
 def _aside(part: Part) -> str | None:
-    """What a hub remarks beside the answer (which agent said what, which tool was used); None for every other part."""
+    """The line for an event of a hub beside the answer (a delegated answer, a command); None for every other part."""
     if not isinstance(part.data, dict) or not any(name.startswith("x-arbiter.") for name in part.metadata):
         return None
     data = part.data
@@ -288,7 +288,7 @@ def describe_schemes(part: Part, *, pretty: bool = False) -> str:
 
 
 def save_files(parts: Sequence[Part], directory: Path) -> None:
-    """Write the files of an answer into `directory`, whatever path their names contain. No file is replaced."""
+    """Write the files of an answer into `directory`; paths in their names are ignored. No file is replaced."""
     directory.mkdir(parents=True, exist_ok=True)
     for n, part in enumerate(parts, 1):
         if part.raw is not None:

@@ -39,7 +39,7 @@ class ReplyClient(Protocol):
 
 
 class TaskFailed(A2AError):
-    """The agent failed, rejected or canceled the task. The message is what the agent said; `task` is the task."""
+    """The agent failed, rejected or canceled the task. The text is the agent's message; `task` is the task."""
 
     reason = "TASK_FAILED"
 
@@ -227,7 +227,7 @@ class Piece:
 
 
 class Stream:
-    """The pieces of an answer, each once, whatever happens to the connection. When it has ended, `reply` is whole.
+    """The pieces of an answer, each once, also if the connection breaks. At the end, `reply` is the whole answer.
 
     `known`: the task as the caller already has it; its content is not repeated. `continues`: the message goes to a task
     that exists, so what the stream's first `Task` shows was there before.

@@ -2,7 +2,7 @@
 
 A request may be repeated when the peer cannot have acted on it (it never arrived, or was turned away), when acting on
 it twice changes nothing, or when the peer recognizes a repeated `Idempotency-Key`. Everything else is reported, because
-running somebody's work twice is worse than an error. `resumable_stream.py` does the same for streams.
+running work twice is worse than an error. `resumable_stream.py` does the same for streams.
 """
 
 from __future__ import annotations

@@ -114,6 +114,8 @@ class AgentConsole:
 
     def open(self, parts: ServerParts) -> Operators:
         token = self._token
+        if not token:
+            raise ValueError("a console needs an operator token: AgentConsole(token)")
         key = signing_key(token)
         access = Access(
             key=lambda: key,

@@ -41,7 +41,9 @@ SESSION_SECONDS = 7 * 86_400
 MIN_TOKEN_CHARACTERS = 16
 """Of an operator token that somebody chooses."""
 MAX_FAILURES, FAILURE_SECONDS = 20, 60.0
-"""Wrong tokens that this process answers in so many seconds; more are refused unread."""
+"""Wrong tokens of one address that this process answers in so many seconds; more are refused unread."""
+MAX_ADDRESSES = 1000
+"""Addresses whose failures are counted."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
@@ -90,7 +92,8 @@ class Access:
     ) -> None:
         self._key, self._check, self._holds, self._one_time = key, check, holds, one_time
         self._hosts = frozenset(host.lower() for host in ("localhost", *hosts) if host)
-        self._failures: list[float] = []
+        self._failures: dict[str, list[float]] = {}
+        """By address: when it showed a wrong token. Per address, so that a stranger cannot lock an operator out."""
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Access:
         """Who sends this request. Raises `Unauthenticated`, `Forbidden` or `RateLimited`."""
         scheme, _, token = exchange.header(b"authorization").partition(" ")
         if scheme.lower() == "bearer":
-            return self._identify(token.strip(), one_time=False)
+            return self._identify(exchange, token.strip(), one_time=False)
         cookie = self._cookie(exchange)
         viewer = self._open(cookie) if cookie else None
         if viewer is None:
@@ -141,7 +144,7 @@ class Access:
         """The viewer of a token, and the cookie of a new session."""
         if exchange.header(b"origin") or exchange.header(b"sec-fetch-site"):
             self.check_origin(exchange)
-        viewer = self._identify(token, one_time=True)
+        viewer = self._identify(exchange, token, one_time=True)
         body = msgspec.json.encode(_Session(viewer, time.time() + SESSION_SECONDS))
         value = f"{_encode(body)}.{_encode(self._sign(body))}"
         return viewer, self._set_cookie(exchange, value, SESSION_SECONDS)
@@ -152,16 +155,20 @@ class Access:
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
-    def _identify(self, token: str, *, one_time: bool) -> Viewer:
-        now = time.monotonic()
-        self._failures = [at for at in self._failures if at > now - FAILURE_SECONDS]
-        if len(self._failures) >= MAX_FAILURES:
+    def _identify(self, exchange: Exchange, token: str, *, one_time: bool) -> Viewer:
+        now, client = time.monotonic(), exchange.scope.get("client")
+        address = client[0] if client else ""
+        failures = [at for at in self._failures.get(address, ()) if at > now - FAILURE_SECONDS]
+        if len(failures) >= MAX_FAILURES:
             raise RateLimited("too many wrong tokens; wait a minute", retry_after=FAILURE_SECONDS)
         viewer = self._check(token) if token else None
         if viewer is None and one_time and self._one_time is not None and self._one_time.take(token):
             viewer = Viewer(OPERATOR)
         if viewer is None:
-            self._failures.append(now)
+            self._failures.pop(address, None)
+            if len(self._failures) >= MAX_ADDRESSES:
+                del self._failures[next(iter(self._failures))]  # the one that failed longest ago
+            self._failures[address] = [*failures, now]
             raise Unauthenticated("this token is wrong, or was used before")
         return viewer
 
@@ -219,9 +226,10 @@ class TokenFile:
             try:
                 handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             except FileExistsError:
-                if os.name == "posix" and self.path.stat().st_mode & 0o077:
+                found = self.path.stat()
+                if os.name == "posix" and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
                     raise SystemExit(
-                        f"dragoman: others can read {self.path}: make it yours alone (chmod 600), or delete it"
+                        f"dragoman: {self.path} is not yours alone: others can read it, or made it. Delete it, and it is made anew"
                     ) from None
             else:
                 with os.fdopen(handle, "w") as file:

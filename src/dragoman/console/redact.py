@@ -22,7 +22,7 @@ _TEXTS = re.compile(
     r"""
     (?P<scheme>\b(?:Bearer|Basic|DPoP)\s+)[A-Za-z0-9._~+/=-]{12,}
     | (?P<url>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@"'<>]{1,500}@
-    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
+    | (?<![\w-])(?P<before>(?>[\w-]*?(?=eyJ)))[\w-]{11,}+\.[\w-]{8,}+(?:\.[\w-]*+)?
     | \b(?:atr|adm|op|dgm|sk|pk|rk|ghp|gho|ghs|xoxb|xoxp|glpat)[_-][A-Za-z0-9_-]{16,}
     | \bAKIA[A-Z0-9]{16}\b
     | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*-----|\Z)
@@ -71,7 +71,7 @@ def _mask(match: re.Match[str]) -> str:
         return scheme + MASK
     if url := match["url"]:
         return f"{url}{MASK}@"
-    return MASK
+    return (match["before"] or "") + MASK
 
 
 def is_secret_name(name: str) -> bool:

@@ -87,9 +87,11 @@ class ByteQueue:
         self._closed = False
 
     async def put(self, data: bytes) -> None:
-        while self._frames and self._size + len(data) > self._limit:
+        while self._frames and self._size + len(data) > self._limit and not self._closed:
             self._changed.clear()
             await self._changed.wait()
+        if self._closed:  # nobody reads any more
+            return
         self._frames.append(data)
         self._size += len(data)
         self._changed.set()
@@ -176,6 +178,7 @@ class Talk:
                 async for frames in ready:
                     yield frames
         finally:
+            queue.close()
             talking.cancel()  # the page has left: the connection is closed, the task goes on
             with suppress(asyncio.CancelledError):
                 await talking

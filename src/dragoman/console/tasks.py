@@ -27,7 +27,7 @@ from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
 from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
-from dragoman.model.ids import read_timestamp
+from dragoman.model.ids import read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
 from dragoman.model.skill_schemas import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
@@ -45,6 +45,10 @@ SEARCH_PAGES = 20
 CANCEL_SECONDS = 5.0
 """How long a cancel waits for its task to end. It is on disk before."""
 MAX_CHILDREN = 1000
+CHECKPOINT_RECORDS = 5000
+"""Distance of the folds of a long log that are kept."""
+MAX_KEPT_TASKS, MAX_KEPT_BYTES = 2, 32 << 20
+"""Of how many tasks, and how large their logs may be."""
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\]|\\.)*)')
 
@@ -120,6 +124,26 @@ class ChildView(Struct, frozen=True, kw_only=True, rename="camel"):
     """Its key, if it is on this server."""
 
 
+class Copied(Struct, frozen=True, rename="camel"):
+    """The task that a task is a copy of."""
+
+    task_id: str
+    key: str
+    record: int
+    """The last record that was copied."""
+    kind: str = "fork"
+
+
+class TaskDetail(TaskRow, frozen=True, kw_only=True):
+    """A task, and what its log folds to."""
+
+    task: Any
+    """As A2A 1.0 writes it."""
+    webhooks: Sequence[Any]
+    children: list[ChildView]
+    parent: Copied | None
+
+
 class TaskPage(Struct, frozen=True):
     tasks: list[TaskRow]
     next: str | None
@@ -173,6 +197,7 @@ class Tasks:
     def __init__(self, server: ServerParts) -> None:
         self._server = server
         self._store = server.store
+        self._folds: dict[int, list[Snapshot]] = {}
 
     async def info(self, request: ConsoleRequest) -> TaskInfo:
         """The task of the path. Raises `NotFound`."""
@@ -199,7 +224,7 @@ class Tasks:
             scope=scope_text(info.scope),
             context_id=info.context,
             state=TaskState.COMPLETED.value if replied else info.state.value,
-            created=(mail.at if mail is not None else "") or None,
+            created=_created(info, mail),
             updated=info.updated or None,
             records=info.seq,
             attempts=max(1, info.attempt),
@@ -265,18 +290,36 @@ class Tasks:
         return record
 
     async def at(self, info: TaskInfo, seq: int) -> Snapshot:
-        """A task as it was at record `seq`. Raises `NotFound`."""
+        """A task as it was at record `seq`. Raises `NotFound`.
+
+        Whoever looks at one moment of a long log looks at others, too: some folds are kept, so that the next is not from the start.
+        """
         if not 1 <= seq <= info.seq:
             raise NotFound(f"the task has records 1 to {info.seq}")
-        log, then = self._store.scope(info.scope), Snapshot(info.scope, info.id, info.context)
+        log, folds = self._store.scope(info.scope), self._folds_of(info)
+        then = max(
+            (fold for fold in folds if fold.seq <= seq),
+            key=lambda fold: fold.seq,
+            default=Snapshot(info.scope, info.id, info.context),
+        )
         while then.seq < seq:
-            records = await log.read(
-                info.id, after=then.seq, limit=min(1000, seq - then.seq), max_bytes=PIECE_BYTES
-            )
+            upto = min(seq, (then.seq // CHECKPOINT_RECORDS + 1) * CHECKPOINT_RECORDS)
+            limit = min(1000, upto - then.seq)
+            records = await log.read(info.id, after=then.seq, limit=limit, max_bytes=PIECE_BYTES)
             if not records:
                 raise _no_task()
             then = then.after(records)
+            if then.seq % CHECKPOINT_RECORDS == 0 and info.size <= MAX_KEPT_BYTES:
+                folds.append(then.share())
         return then
+
+    def _folds_of(self, info: TaskInfo) -> list[Snapshot]:
+        """The folds of a task that are kept. The last tasks that somebody looked at have some."""
+        folds = self._folds.pop(info.key, [])
+        self._folds[info.key] = folds
+        if len(self._folds) > MAX_KEPT_TASKS:
+            del self._folds[next(iter(self._folds))]
+        return folds
 
     async def children(self, info: TaskInfo) -> list[ChildView]:
         """Where a task delegated to: the children of the last turn."""
@@ -297,18 +340,20 @@ class Tasks:
             )
         return ChildView(agent=child.peer, url=None, task_id=child.task, key=key_of(here, child.task))
 
-    async def parent(self, info: TaskInfo) -> dict[str, Any] | None:
-        """The task that this one is a copy of."""
-        first = _first_record(info.head)
-        if first is None or not isinstance(first.body, Mail) or not first.body.copy_of:
-            return None
-        mail = first.body
-        return {
-            "kind": "fork",
-            "taskId": mail.copy_of,
-            "key": key_of(info.scope, mail.copy_of),
-            "record": mail.copied,
-        }
+
+def _parent(snapshot: Snapshot) -> Copied | None:
+    mail = snapshot.mails[0][1] if snapshot.mails else None
+    if mail is None or not mail.copy_of:
+        return None
+    return Copied(mail.copy_of, key_of(snapshot.scope, mail.copy_of), mail.copied)
+
+
+def _created(info: TaskInfo, mail: Mail | None) -> str | None:
+    """When the first message came, or was written."""
+    if mail is not None and mail.at:
+        return mail.at
+    stamp = info.head[:20].partition(b" ")[0]
+    return timestamp(int(stamp) / 1000) if stamp.isdigit() else None
 
 
 def _first_record(head: bytes) -> Record | None:
@@ -451,15 +496,19 @@ def routes(console: Console) -> Sequence[Route]:
         tenant = None if request.caller.role == OPERATOR else request.caller.tenant
         await stream(request.exchange, listed.follow(tenant, _check(console, request)))
 
-    @api.add("GET", "/tasks/{key}", "One task: its row, and what its log folds to.", returns=dict[str, Any])
+    @api.add("GET", "/tasks/{key}", "One task: its row, and what its log folds to.", returns=TaskDetail)
     async def one_task(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         snapshot = await server.store.scope(info.scope).load(info.id)
-        row = msgspec.to_builtins(await tasks.row(info))
+        row = msgspec.structs.asdict(await tasks.row(info))
         row["attempts"] = max(row["attempts"], max((n for _, n in snapshot.attempts), default=1))
-        webhooks = await console.webhooks(info) if console.webhooks is not None else []
-        children, parent = await tasks.children(info), await tasks.parent(info)
-        return {**row, "task": _fold(snapshot), "webhooks": webhooks, "children": children, "parent": parent}
+        return TaskDetail(
+            **row,
+            task=_fold(snapshot),
+            webhooks=await console.webhooks(info) if console.webhooks is not None else [],
+            children=await tasks.children(info),
+            parent=_parent(snapshot),
+        )
 
     pages = {"after": "Records after this one.", "limit": "500, at most 2000."}
 

@@ -1,10 +1,10 @@
 """Arbiter's dialect: the wire of 0.3 under the label 1.0, with habits of its own.
 
 * Every answer is a task, and what matters in it is `status.message`: its clients read nothing else. Where an agent only
-  made artifacts, their text is said there too.
+  made artifacts, the status message has their text as well.
 * A stream has no task in it. It begins with a `working` update, closes each text with an empty last chunk, and ends with
   the status, `final: true`. Its clients do not see errors in a stream, so `fail` ends one with a failed status.
-* The bytes of a `text/plain` file are the text itself. A text that came in pieces is told as one where it is repeated.
+* The bytes of a `text/plain` file are the text itself. Texts of several chunks are joined when they are sent again.
 * It takes ids by the letter: strings, not numbers that could have been.
 * No push notifications and no extended card; errors are a code and a sentence; its own code for a wrong version.
 * SSE frames are named: `event: message`.

@@ -68,8 +68,8 @@ def superset_card(
 ) -> dict[str, Any]:
     """One document for peers of every version, without signatures: those of one of its versions need not fit it.
 
-    `home` is the dialect of its older members: the newest one that is spoken, or `arbiter`, which is nearly 0.3.
-    `versions`: those that are spoken; all of them if not said.
+    `home` is the dialect of its older members: the newest supported one, or `arbiter`, which is nearly 0.3.
+    `versions`: the supported versions; all of them if not given.
     """
     newest, older = _write_1_0(card), write_card(card, home)
     if home == "arbiter":
@@ -228,7 +228,7 @@ def read_card(document: Any, *, found_at: str = "") -> tuple[AgentCard, str]:
 
 
 def era_of(card: dict[str, Any], *, found_at: str = "") -> str:
-    """Which dialect a card was written for. Without `supportedInterfaces` it is never 1.0, whatever it says."""
+    """Which dialect a card was written for. Without `supportedInterfaces` it is never 1.0, also if it claims to be."""
     if card.get("supportedInterfaces"):
         return "1.0"
     label = card.get("protocolVersion")

@@ -73,7 +73,7 @@ class Dialect(Protocol):
     signs_cards: bool = False
     """The extended card has signatures."""
     extended_card_has_one_error: bool = True
-    """An agent without an extended card answers `ExtendedCardNotConfigured`, whatever the reason is."""
+    """An agent without an extended card answers `ExtendedCardNotConfigured` for every reason."""
     extended_card_path: str = ""
     """The page with the extended card, below the endpoint; empty if an operation returns the card."""
 

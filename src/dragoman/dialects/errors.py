@@ -168,7 +168,7 @@ def write_error(error: A2AError, dialect: str) -> dict[str, Any]:
 
 
 def read_error(error: Any, dialect: str, *, http: int = 200) -> A2AError:
-    """A peer's JSON-RPC `error` member as one of ours; the peer's own words are kept."""
+    """A peer's JSON-RPC `error` member as one of our errors, with the message of the peer."""
     if not isinstance(error, dict):
         error = {"message": error} if isinstance(error, str) else {}
     number = error.get("code")
@@ -192,14 +192,14 @@ def read_error(error: Any, dialect: str, *, http: int = 200) -> A2AError:
 def make(
     kind: type[A2AError], message: str, *, metadata: dict[str, str] | None = None, fields: Any = ()
 ) -> A2AError:
-    """An error of a kind with somebody else's sentence in it."""
+    """An error of a class, with the message of the peer."""
     if kind is e.TaskNotFound:
         return e.TaskNotFound(message=message, metadata=metadata, fields=fields)
     return kind(message, metadata=metadata, fields=fields)
 
 
 def _details(data: Any) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """The ErrorInfo and the field violations in an error's `data`, in whatever form it has."""
+    """The ErrorInfo and the field violations in an error's `data`, which has several forms."""
     info: dict[str, Any] = {}
     fields: list[tuple[str, str]] = []
     if isinstance(data, dict) and "@type" not in data:
@@ -271,7 +271,7 @@ def read_rest_error(document: Any, dialect: str, *, http: int, of_task: bool = F
     """What a peer's error says. `of_task`: the address named a task, so that a bare 404 is about it."""
     found = error_in(document, dialect)
     if found is not None and not (type(found) is A2AError and http in (401, 403, 429)):
-        return found  # for who may not call, and how often, 0.3 has only the status
+        return found  # 0.3 has no code for authentication, permission and rate limits: only the HTTP status
     return _by_status(document, http, e.TaskNotFound if of_task else e.MethodNotFound)
 
 

@@ -118,7 +118,7 @@ def unboxed(data: Any, metadata: dict[str, Any]) -> Part:
 
 
 def boxed(part: Part) -> Part:
-    """The part with an object for its data, whatever the data is."""
+    """The part with its data as an object; other data is wrapped in one."""
     if type(part.data) is dict:
         return part
     return Part(data={"value": part.data}, metadata={**part.metadata, BOXED: True})

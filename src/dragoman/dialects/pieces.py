@@ -21,6 +21,9 @@ from dragoman.model.ops import Op, Request
 from dragoman.model.task import Task
 
 PIECE_BYTES = 1 << 20
+LARGE_BYTES = 24 << 20
+"""What is smaller is written at once, in a few dozen milliseconds: an echo of the largest request is. Many of those in pieces
+would be in memory together."""
 _PART_BYTES = 64
 """Of a part beside its content."""
 _DATA_BYTES = 4 << 10
@@ -33,14 +36,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def is_large(result: Any) -> bool:
-    """True for a task that takes more than a piece."""
+    """True for a task that takes more than `LARGE_BYTES`."""
     if type(result) is not Task:
         return False
     size = 0
     for each in result.artifacts + result.history:  # every answer with a task comes here: no calls for text
         for part in each.parts:
             size += _size(part) if part.text is None else len(part.text) + _PART_BYTES
-            if size > PIECE_BYTES:
+            if size > LARGE_BYTES:
                 return True
     return False
 

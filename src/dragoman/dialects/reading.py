@@ -170,7 +170,7 @@ SNAKE_MEMBER = re.compile(rf'_(?:{"|".join(_ENDINGS)})"\s*:'.encode())
 _OPAQUE = frozenset({"metadata", "data", "params", "header", "scopes"})
 """The user's own documents."""
 _KEYED_BY_USER = frozenset({"securitySchemes", "schemes", "security"})
-"""Maps from names somebody chose to objects of ours."""
+"""Maps whose keys are chosen by users, and whose values are objects of A2A."""
 
 
 def looks_snake(raw: bytes) -> bool:

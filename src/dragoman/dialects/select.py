@@ -39,7 +39,7 @@ _OPS: dict[str, dict[str, Op]] = {
 _SHARED = frozenset({GET, CANCEL, SUBSCRIBE})
 """Operations whose method has one name in all versions before 1.0, and a different answer in each."""
 _OLD_PUSH = {"tasks/pushNotification/set": PUSH_CREATE, "tasks/pushNotification/get": PUSH_GET}
-"""Names of 0.1 that some agents of 0.2 kept."""
+"""Names of 0.1 that some agents of 0.2 still use."""
 MAX_VERSION_LENGTH = 10
 _PUSHES = "tasks/pushNotificationConfig/"
 
@@ -167,7 +167,7 @@ def by_name(name: str) -> Dialect:
 def by_origin(origin: str, allowed: Collection[str] | None = None, *, home: str = "") -> Dialect:
     """The dialect for a call that only the task's origin can place; where that does not help, the newest before 1.0.
 
-    At `home` in another, only what cannot be read otherwise is told in its own: the tasks of 0.1 and of the draft.
+    If `home` is another dialect, only tasks of 0.1 and of the draft use their own, because they cannot be read otherwise.
     """
     dialect = DIALECTS.get(origin)
     if home and (dialect is None or dialect.family != "0.1"):

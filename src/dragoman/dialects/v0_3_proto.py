@@ -6,7 +6,7 @@ How it differs from 0.3 over JSON-RPC:
   spelled as in 1.0, except for `TASK_STATE_CANCELLED`.
 * A message cannot name other tasks (`referenceTaskIds`), and readers of protobuf's JSON refuse members they do not know.
 * A request names a resource (`tasks/{id}`, `tasks/{id}/pushNotificationConfigs/{id}`), not an id.
-* `configuration.blocking` is false unless it is said; without a `configuration` at all the caller waits. A history
+* `configuration.blocking` is false by default; without a `configuration` the caller waits. A history
   length of 0 means all of it.
 * A file's bytes are base64 of base64: the Python and Go SDKs put text where bytes belong. JavaScript's does not, so
   what arrives is decoded once more only if it is base64 (of text, only if what comes out is text again).

@@ -17,7 +17,8 @@ from dragoman.model.content import Message, Role, Wire, text_of
 from dragoman.model.ops import ListTasks
 from dragoman.model.task import ArtifactUpdate
 
-MIN_PAGE_TASKS = 20
+PAGE_TASKS = 20
+"""Tasks that are looked up at a time."""
 
 
 class ConversationMessage(Wire, frozen=True):
@@ -44,7 +45,7 @@ async def read_conversation(
     token = ""
     while room > 0 and len(newest) < limit:
         query = ListTasks(context_id=context, page_token=token)
-        found = await log.find(query, limit=max(limit, MIN_PAGE_TASKS))
+        found = await log.find(query, limit=PAGE_TASKS)
         ended = [
             (known.status.timestamp or "", known.task_id)
             for known in found.snapshots

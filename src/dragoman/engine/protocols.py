@@ -418,6 +418,7 @@ class TaskQuery(Struct, frozen=True, kw_only=True):
     """Which tasks of all scopes. None and an empty string filter nothing."""
 
     tenant: str | None = None
+    """Of one tenant: and only what its peers can see."""
     agent: str | None = None
     owner: str | None = None
     states: frozenset[TaskState] = frozenset()

@@ -159,8 +159,11 @@ class StepStream(Generic[T]):
         try:
             while True:
                 try:
-                    async with asyncio.timeout_at(latest):  # not around the yield, where others run
+                    if latest is None:
                         piece = await anext(pieces)
+                    else:
+                        async with asyncio.timeout_at(latest):  # not around the yield, where others run
+                            piece = await anext(pieces)
                 except StopAsyncIteration:
                     return
                 if piece is None or piece == "":
@@ -209,7 +212,10 @@ class StepStream(Generic[T]):
     async def _write(self, writer: ArtifactWriter, content: Sequence[Any], *, last: bool = False) -> None:
         if self._retries.retries and writer not in self._marks:
             self._marks[writer] = await writer.mark()
-        writer.put_together(content, last=last)
+        if len(content) == 1:
+            writer.put(content[0], last=last)
+        else:
+            writer.put_together(content, last=last)
         if self._record.journal.full:
             await self._record.journal.commit()
 

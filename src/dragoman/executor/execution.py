@@ -32,7 +32,7 @@ _RANDOM = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}\Z")
 
 
 class Configuration(SdkValue):
-    """What the caller said about the answer; of it an executor needs to know only what it may look like."""
+    """The configuration of the request; executors read only the accepted output modes."""
 
     def __init__(self, accepted_output_modes: Sequence[str]) -> None:
         self.accepted_output_modes = list(accepted_output_modes)
@@ -114,7 +114,7 @@ class AgentExecutor(ABC):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:  # noqa: B027
-        """The task is canceled whatever happens here."""
+        """The task is canceled also if this fails."""
 
 
 class Done:
@@ -143,9 +143,9 @@ class EventQueue:
         self._names: dict[str, str] = {}
         """What this run makes up, and what is on record in its place."""
         self._heads: dict[str, Artifact] = {}
-        """What was said about each artifact, without its parts."""
+        """The metadata of each artifact, without its parts."""
         self._last: Message | None = None
-        """A message said about a task that peers see already. If it was the last word, it is how the task ends."""
+        """A message of a task that peers see already. If no other output follows, it is the message of the final status."""
 
     def enqueue_event(self, event: Event | SdkType) -> Done:
         """Put a Message, a Task, a status update or an artifact update on record."""
@@ -361,7 +361,7 @@ class ExecutorAgent(Agent):
             raise
 
     async def _cancel(self, turn: Turn, context: Any, queue: EventQueue) -> None:
-        """Let the executor tidy up. What it says of it is the last that is said; the task is canceled by the engine."""
+        """Call `cancel` of the executor. Its events are the last output; the engine cancels the task."""
         turn.finish(TaskState.CANCELED)
         try:
             await self.executor.cancel(context, queue)

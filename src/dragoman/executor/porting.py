@@ -16,6 +16,9 @@ from dragoman.executor.missing import error_for
 
 OURS = "dragoman.executor"
 _LINE_CHARACTERS = 88
+_COMMA_AFTER = re.compile(rb"\s*,[ \t]*(?:\r?\n[ \t]*)?")
+_COMMA_BEFORE = re.compile(rb",\s*\Z")
+_REST_OF_LINE = re.compile(rb"[ \t]*(?:#[^\n]*)?\r?\n")
 _DROPPED_ARGUMENTS = {
     "DefaultRequestHandler": ("queue_manager", "request_context_builder"),
     "DefaultRequestHandlerV2": ("queue_manager", "request_context_builder"),
@@ -199,11 +202,11 @@ class _File:
 
     def _remove_argument(self, keyword: ast.keyword) -> None:
         start, end = self._span(keyword)
-        after = re.match(rb"\s*,[ \t]*(?:\r?\n[ \t]*)?", self._bytes[end:])
+        after = _COMMA_AFTER.match(self._bytes, end)
         if after is not None:
-            end += after.end()
+            end = after.end()
         else:
-            before = re.search(rb",\s*\Z", self._bytes[:start])
+            before = _COMMA_BEFORE.search(self._bytes[:start])
             start = before.start() if before is not None else start
         self._edits.append(_Edit(start, end, b""))
         self._removed |= {id(node) for node in ast.walk(keyword)}
@@ -260,9 +263,9 @@ class _File:
     def _remove_line(self, node: ast.stmt) -> None:
         """Leave out a statement, with its line if nothing else is on it."""
         start, end = self._span(node)
-        rest = re.match(rb"[ \t]*(?:#[^\n]*)?\r?\n", self._bytes[end:])
+        rest = _REST_OF_LINE.match(self._bytes, end)
         if rest is not None and start == self._lines[node.lineno - 1]:
-            self._edits.append(_Edit(start, end + rest.end(), b""))
+            self._edits.append(_Edit(start, rest.end(), b""))
         else:
             self._edits.append(_Edit(start, end, b"pass"))
 

@@ -243,7 +243,7 @@ class SdkType(metaclass=SdkMeta):
 
     @classmethod
     def model_validate(cls, value: Any, **how: Any) -> Any:
-        """A value of this type, or its JSON. Members that nobody knows are passed over, as there."""
+        """A value of this type, or its JSON. Unknown members are ignored, as in the SDK."""
         if isinstance(value, cls):
             return to_sdk(value)
         if not isinstance(value, Mapping):

@@ -60,7 +60,7 @@ class InMemoryPushNotifier(BasePushNotificationSender):
 
 
 class DefaultRequestHandler:
-    """An executor, and what is said about how to run it. Options (`auth`, `authorize`, ...) are as for `Agent`."""
+    """An executor, and the options to run it. Options (`auth`, `authorize`, ...) are as for `Agent`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DefaultRequestHandler:
             )
 
     def agent(self, card: Any, **options: Any) -> ExecutorAgent:
-        """The agent. An extended card is for callers who say who they are: without `auth` nobody gets it."""
+        """The agent. An extended card is for authenticated callers: without `auth` it is never sent."""
         options = self.options | options
         extended = self.extended_agent_card or (card if self.extended_card_modifier else None)
         if extended is not None and options.get("auth"):
@@ -229,7 +229,7 @@ def create_jsonrpc_routes(
     context_builder: Any = None,
     **served: Any,
 ) -> list[BaseRoute]:
-    """Everything that the app answers, at `rpc_url`. All versions are sdk, whatever `enable_v0_3_compat` says."""
+    """The routes of the app, at `rpc_url`. All versions are served; `enable_v0_3_compat` has no effect."""
     from dragoman.executor.routes import AppRoute
 
     if context_builder is not None:

@@ -322,7 +322,7 @@ def _modes(modes: Sequence[str]) -> tuple[str, ...]:
 def are_modalities_compatible(
     server_output_modes: Sequence[str] | None, client_output_modes: Sequence[str] | None
 ) -> bool:
-    """Whether one of these modes is also one of those; who names none takes any."""
+    """True if the two lists have a mode in common, or one of them is empty."""
     if not server_output_modes or not client_output_modes:
         return True
     return not set(server_output_modes).isdisjoint(client_output_modes)

@@ -53,7 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The hub's URL in cards; required behind a proxy."""
     trusted_proxies: tuple[str, ...] = ()
     model: str = ""
-    """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: whatever there is."""
+    """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: chosen by the keys and packages that are there."""
     index_model: str = ""
     """The model of `index`; empty: the same."""
     text_commands: bool = False

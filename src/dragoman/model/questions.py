@@ -102,7 +102,7 @@ def read_value(kind: Any, value: Any) -> Any:
     return value if kind is str and isinstance(value, str) else convert(value, kind)
 
 
-_CLAUSE = re.compile(r"\s*[,.;:!\n–—-]\s*")
+_CLAUSE = re.compile(r"[,.;:!\n–—-]")
 
 
 def _approval(value: Any) -> Approval:
@@ -113,7 +113,7 @@ def _approval(value: Any) -> Approval:
     if isinstance(value, str):
         if (said := yes_or_no(value)) is not None:
             return Approval(approved=said)
-        first, *rest = _CLAUSE.split(value.strip(), maxsplit=1)
+        first, *rest = (each.strip() for each in _CLAUSE.split(value.strip(), maxsplit=1))
         if rest and yes_or_no(first) is False:  # after yes, the rest may be a condition
             return Approval(approved=False, comment=rest[0])
     raise Unfit("neither yes nor no")

@@ -17,7 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs
 
@@ -89,6 +89,8 @@ class Shared:
     streams: Streams
     bodies: ByteBudget
     """Of large request bodies that are being read."""
+    large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a large answer is written."""
     interfaces: Callable[[Mount, str], Sequence[Interface]]
     """The interfaces of a mount's agent, for its card; the URL is that of the mount."""
 

@@ -117,6 +117,8 @@ class Calls:
         self.draining = False
         self._body_timeout = TaskTimeout(limits.body_timeout)
         self._readers = Readers(limits, client)
+        self.large_answers = asyncio.Lock()
+        """Held while a large answer is written."""
 
     def handler(self, codec: Codec | ExtensionCodec) -> grpc.GenericRpcHandler:
         """The service of a version."""
@@ -318,7 +320,8 @@ class _GrpcCall:
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         self._context.set_trailing_metadata(_pairs(headers))
         if is_large(result):
-            self.result = b"".join(await collect(self._codec.write_pieces(parsed.op, result)))
+            pieces = self._codec.write_pieces(parsed.op, result)
+            self.result = b"".join(await collect(pieces, self._calls.large_answers))
         else:
             self.result = self._codec.write_result(parsed.op, result)
         self.reader.writing(len(self.result))

@@ -175,7 +175,9 @@ class _JsonRpcCall(HttpCall):
             return
         if is_large(result):
             first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
-            pieces = await collect(write_pieces(dialect, op, result, request))
+            pieces = await collect(
+                write_pieces(dialect, op, result, request), self.exchange.shared.large_answers
+            )
             await self.exchange.respond_large(200, (first, *pieces, b"}"), headers)
             return
         written = dialect.write_result(op, result, request)

@@ -286,12 +286,14 @@ def _deadline(seconds: str) -> float | None:
     return time.time() + wait if math.isfinite(wait) else None
 
 
-async def collect(pieces: Iterator[bytes]) -> list[bytes]:
-    """The pieces of a large answer. Other work is done between them."""
+async def collect(pieces: Iterator[bytes], one_at_a_time: asyncio.Lock) -> list[bytes]:
+    """The pieces of a large answer. Other work is done between them, but no other large answer is written: all of them
+    would be in memory at once."""
     collected = []
-    for piece in pieces:
-        collected.append(piece)
-        await asyncio.sleep(0)
+    async with one_at_a_time:
+        for piece in pieces:
+            collected.append(piece)
+            await asyncio.sleep(0)
     return collected
 
 

@@ -156,7 +156,9 @@ class _RestCall(HttpCall):
         dialect, op, request = parsed
         headers = (self._type, *headers, NOT_SHARED) if op is EXTENDED_CARD else (self._type, *headers)
         if is_large(result):
-            pieces = await collect(write_pieces(dialect, op, result, request))
+            pieces = await collect(
+                write_pieces(dialect, op, result, request), self.exchange.shared.large_answers
+            )
             await self.exchange.respond_large(200, pieces, headers)
             return
         body = b"{}" if op is PUSH_DELETE else dialect.write_result(op, result, request)

@@ -348,3 +348,23 @@ def _read_cursor(token: str) -> _Cursor | None:
         return msgspec.json.decode(urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Cursor)
     except (ValueError, msgspec.MsgspecError):
         return None
+
+
+MAX_SCOPE_SEARCHES = 200
+"""Scopes and states that are searched one by one for an operator's list. A tenant with more is searched by age."""
+
+
+def complete_part(
+    searches: Sequence[Sequence[tuple[str, int]]], limit: int
+) -> tuple[list[tuple[str, int]], bool] | None:
+    """What of these searches, each newest first and at most `limit` long, is surely complete; and whether there is more.
+
+    A search that is as long as it may be was cut, perhaps among tasks of the same time: that time is not complete. None if nothing
+    is.
+    """
+    found = [(updated, key) for search in searches for updated, key in search]
+    cut = [search[-1][0] for search in searches if len(search) == limit]
+    if not cut:
+        return found, False
+    complete = [row for row in found if row[0] > max(cut)]
+    return (complete, True) if complete else None

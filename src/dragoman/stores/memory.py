@@ -574,7 +574,7 @@ class MemoryIndex:
 def _matches(query: TaskQuery, task: Snapshot) -> bool:
     scope = task.scope
     return (
-        (query.tenant is None or scope.tenant == query.tenant)
+        (query.tenant is None or (scope.tenant == query.tenant and not task.hidden))
         and (query.agent is None or scope.agent == query.agent)
         and (query.owner is None or scope.owner == query.owner)
         and (not query.states or task.state in query.states)

@@ -1,12 +1,14 @@
 """What else LangGraph has: approval by LangChain's middleware, breakpoints, functions with `@entrypoint`, subgraphs, state of
 one's own classes, custom progress."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -97,3 +99,29 @@ outer = StateGraph(MessagesState)
 outer.add_node("nested", nested_graph.compile())
 outer.add_edge(START, "nested")
 nested = wrap(outer, name="nested")
+
+
+class Slow(ScriptedModel):
+    """Says its pieces one by one, and lets others speak in between."""
+
+    words: list
+
+    async def _astream(self, messages, stop=None, run_manager=None, **more):
+        for word in self.words:
+            await asyncio.sleep(0.01)
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
+
+
+def speaker(*words):
+    async def speak(state: MessagesState):
+        return {"messages": [await Slow(words=list(words)).ainvoke(state["messages"])]}
+
+    return speak
+
+
+talk = StateGraph(MessagesState)
+talk.add_node("a", speaker("a1", "a2", "a3"))
+talk.add_node("b", speaker("b1", "b2", "b3", "b4"))
+talk.add_edge(START, "a")
+talk.add_edge(START, "b")
+side_by_side = wrap(talk, name="side-by-side")

@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         """Headers for the proxy it goes through."""
         self.idle_since = 0.0
         self.keep_alive = 0.0
-        """How many seconds it may stay idle, if the peer said so."""
+        """How many seconds it may stay idle, from the peer's `Keep-Alive` header."""
         self._on_idle = on_idle
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None

@@ -6,7 +6,7 @@ How it differs from 1.0:
 * A file is a part with a `file` in it; data is always an object (anything else is boxed).
 * A file's bytes are base64 inside a field that could have held the bytes themselves: the Python and Go SDKs do that.
   JavaScript's does not, so what arrives is only decoded if it is base64.
-* `configuration.blocking` is false unless it is said; without a `configuration` at all the caller waits.
+* `configuration.blocking` is false by default; without a `configuration` the caller waits.
 * A history length of 0 means all of it.
 * The last status update of a stream says `final`.
 """

@@ -22,7 +22,7 @@ from dragoman.hub.errors import Conflict, NotFound
 from dragoman.model.card import AgentCard
 
 MAX_AGENTS = 200
-"""Agents that a tenant may have, and that an orchestrator is told of."""
+"""How many agents a tenant may have. The prompt of `index` lists all of them."""
 
 _ENTRY = """
 select agents.agent_id, agents.version, document, created_at, updated_at from agents

@@ -84,7 +84,7 @@ class Scan:
         return COMMAND
 
     def decided(self, part: str) -> bool:
-        """True if a line that begins with `part` is text, whatever follows."""
+        """True if every line that begins with `part` is text."""
         if self._end:
             return False
         if self._fence:

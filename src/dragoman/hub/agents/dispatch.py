@@ -4,7 +4,7 @@ Checks, in order: the total size, the capability, the limits per reply, the cach
 The result is recorded before it is reported, and before the next command starts. The model gets one block per command.
 
 The start of a command that must not run twice is recorded too (`begun/tool/3/1`). If a crash interrupts it, its effect is
-unknown: it does not run again, and the model is told so.
+unknown: it does not run again, and its result says so.
 """
 
 from __future__ import annotations

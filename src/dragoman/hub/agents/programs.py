@@ -76,7 +76,7 @@ class AgentPrograms:
         return AgentCard(name=id) if found is None else self.hub_card(found.card, found)
 
     def hub_card(self, card: AgentCard, found: CatalogueEntry | Agent) -> AgentCard:
-        """A card with the hub's security: a tenant's token, whatever an agent that is code requires elsewhere."""
+        """A card with the hub's security: a tenant's token. The `auth` of a Python agent does not apply here."""
         push = self._push and (isinstance(found, CatalogueEntry) or card.capabilities.push_notifications)
         return replace(
             card,

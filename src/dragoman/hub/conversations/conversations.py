@@ -1,6 +1,6 @@
 """Conversations: the messages of users, request by request, and the answers of agents.
 
-A message is stored before its request starts. The answer is added when the request is found complete, by whoever follows it
+A message is stored before its request starts. The answer is added when the request is found complete, by the reader that follows it
 or next reads the conversation, so neither a crash nor a disconnected client loses it.
 """
 

@@ -46,7 +46,7 @@ class EmbeddedModel:
     def __init__(
         self, path: str | Path = "", *, context: int = 4096, threads: int = 0, most: int = 320
     ) -> None:
-        """`most`: tokens in an answer, whatever a constitution allows."""
+        """`most`: limit of the tokens in an answer, also if a constitution allows more."""
         self._path = Path(path) if path else weights()
         self._name = f"embedded/{Path(path).stem}" if path else NAME
         if self._path is None or not self._path.is_file():

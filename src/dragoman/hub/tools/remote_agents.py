@@ -4,7 +4,7 @@
                             "timeout": 60, "allow_private": false}}}
 
 Their cards are fetched concurrently in the background, and again after a while. `lines` never waits, so a remote that is down
-delays nobody; it is listed as unavailable. `RemoteAgents` implements the engine's `Peers`: a call is a delegation with
+delays no other; it is listed as unavailable. `RemoteAgents` implements the engine's `Peers`: a call is a delegation with
 streaming, resume after a crash, and cancel. Only the text of the message is sent.
 """
 

@@ -15,7 +15,7 @@ from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeIn
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, visible
+from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, visible
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database, fits
 
@@ -35,12 +35,26 @@ _SCAN = """
 select updated, key from dragoman.tasks where done = $1 and updated <= $2 and updated >= $4 and updated < $5
 and (updated < $2 or key < $3) order by updated desc, key desc limit $6
 """
+# The tasks of one scope that peers can see, in one state. Ties are in no order.
+_SCAN_SCOPES = """
+select n, found.updated, found.key from unnest($1::integer[], $2::text[]) with ordinality as asked(scope, state, n)
+cross join lateral (
+    select updated, key from dragoman.tasks where tasks.scope = asked.scope and tasks.state = asked.state
+    and (not reply or tasks.state <> 'TASK_STATE_SUBMITTED')
+    and updated <= $3 and updated >= $5 and updated < $6 and (updated < $3 or key < $4) order by updated desc limit $7
+) as found
+"""
+_SCOPES = """
+select scope, state from dragoman.scopes join dragoman.counts using (scope)
+where tenant = $1 and ($2::text is null or agent = $2) and ($3::text is null or owner = $3)
+group by scope, state having sum(n) > 0 limit $4
+"""
 _PAGE = (
     _COLUMNS
     + """
 from unnest($1::bigint[]) with ordinality as asked(task, place) join dragoman.tasks on tasks.key = asked.task
 join dragoman.scopes using (scope) left join dragoman.nodes on nodes.node = tasks.node
-where ($2::text is null or tenant = $2) and ($3::text is null or agent = $3) and ($4::text is null or owner = $4)
+where ($2::text is null or tenant = $2 and (not reply or state <> 'TASK_STATE_SUBMITTED')) and ($3::text is null or agent = $3) and ($4::text is null or owner = $4)
 and ($5::text = '' or context = $5) and (cardinality($6::text[]) = 0 or state = any($6::text[]))
 order by asked.place limit $7
 """
@@ -122,17 +136,36 @@ def _info(row: Sequence[Any]) -> TaskInfo:
     )
 
 
+async def _of_tenant(
+    db: Connection, query: TaskQuery, place: tuple[Any, ...]
+) -> tuple[list[tuple[str, int]], bool] | None:
+    """The next tasks of a tenant, without those of others, and whether there are more. None if it has very many scopes, or too many
+    ties."""
+    names = (query.tenant, query.agent, query.owner)
+    scopes = await db.fetch(_SCOPES, *names, MAX_SCOPE_SEARCHES + 1)
+    if len(scopes) > MAX_SCOPE_SEARCHES:
+        return None
+    wanted = {state.value for state in query.states}
+    chosen = [(scope, state) for scope, state in scopes if not wanted or state in wanted]
+    searches: list[list[tuple[str, int]]] = [[] for _ in chosen]
+    numbers, states = [scope for scope, _ in chosen], [state for _, state in chosen]
+    for n, updated, key in await db.fetch(_SCAN_SCOPES, numbers, states, *place):
+        searches[n - 1].append((updated, key))
+    return complete_part(searches, _BATCH + 1)
+
+
 async def _scan(
     db: Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
 ) -> tuple[list[Any], tuple[str, int] | None, bool]:
     """The rows that match among the next tasks, the last one looked at, and whether there are more."""
     updated, key = before or (FIRST_PAGE, 0)
-    candidates: list[tuple[str, int]] = []
     async with db.transaction(isolation="repeatable_read", readonly=True):
-        for done in (False, True):
-            until = query.until or FIRST_PAGE
-            rows = await db.fetch(_SCAN, done, updated, key, query.since, until, _BATCH + 1)
-            candidates += map(tuple, rows)
+        place = (updated, key, query.since, query.until or FIRST_PAGE, _BATCH + 1)
+        found = await _of_tenant(db, query, place) if query.tenant is not None else None
+        if found is None:
+            searches = [await db.fetch(_SCAN, done, *place) for done in (False, True)]
+            found = [tuple(row) for search in searches for row in search], False
+        candidates, cut = found
         candidates.sort(reverse=True)
         batch = candidates[:_BATCH]
         keys, states = [key for _, key in batch], [state.value for state in query.states]
@@ -140,5 +173,5 @@ async def _scan(
         rows = list(await db.fetch(_PAGE, keys, *names, query.context, states, limit))
     if len(rows) == limit:
         last = (rows[-1][9], rows[-1][5])
-        return rows, last, last != candidates[-1] if candidates else False
-    return rows, batch[-1] if batch else before, len(candidates) > len(batch)
+        return rows, last, cut or last != candidates[-1]
+    return rows, batch[-1] if batch else before, cut or len(candidates) > len(batch)

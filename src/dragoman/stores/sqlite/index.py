@@ -15,7 +15,7 @@ from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeIn
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, visible
+from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, visible
 from dragoman.stores.heartbeat import wall_time
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.node_locks import NodeLocks
@@ -38,12 +38,23 @@ select updated, key from tasks indexed by tasks_by_age
 where done = :done and updated <= :updated and updated >= :since and updated < :until
 and (updated < :updated or key < :key) order by updated desc, key desc limit :limit
 """
+# The tasks of one scope that peers can see, in one state. Ties are in no order.
+_SCAN_SCOPE = """
+select updated, key from tasks indexed by tasks_by_state
+where scope = :scope and state = :state and (reply = 0 or state <> 'TASK_STATE_SUBMITTED')
+and updated <= :updated and updated >= :since and updated < :until and (updated < :updated or key < :key)
+order by updated desc limit :limit
+"""
+_SCOPES = """
+select scope, state from scopes cross join counts using (scope)
+where tenant = :tenant and (:agent is null or agent = :agent) and (:owner is null or owner = :owner) and n > 0 limit :limit
+"""
 _PAGE = (
     _COLUMNS
     + """
 from json_each(:keys) as asked cross join tasks on tasks.key = asked.value
 cross join scopes using (scope) left join nodes on nodes.node = tasks.node
-where (:tenant is null or tenant = :tenant) and (:agent is null or agent = :agent) and (:owner is null or owner = :owner)
+where (:tenant is null or tenant = :tenant and (reply = 0 or state <> 'TASK_STATE_SUBMITTED')) and (:agent is null or agent = :agent) and (:owner is null or owner = :owner)
 and (:context = '' or context = :context) and (:states = '[]' or state in (select value from json_each(:states)))
 order by asked.key limit :limit
 """
@@ -114,6 +125,28 @@ class SqliteIndex:
         )
 
 
+def _of_tenant(
+    db: sqlite3.Connection, query: TaskQuery, values: dict[str, Any]
+) -> tuple[list[tuple[str, int]], bool] | None:
+    """The next tasks of a tenant, without those of others, and whether there are more. None if it has very many scopes, or too many ties."""
+    names = {
+        "tenant": query.tenant,
+        "agent": query.agent,
+        "owner": query.owner,
+        "limit": MAX_SCOPE_SEARCHES + 1,
+    }
+    scopes = db.execute(_SCOPES, names).fetchall()
+    if len(scopes) > MAX_SCOPE_SEARCHES:
+        return None
+    wanted = {state.value for state in query.states}
+    searches = [
+        db.execute(_SCAN_SCOPE, {**values, "scope": scope, "state": state}).fetchall()
+        for scope, state in scopes
+        if not wanted or state in wanted
+    ]
+    return complete_part(searches, values["limit"])
+
+
 def _scan(
     db: sqlite3.Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
 ) -> tuple[list[Any], tuple[str, int] | None, bool]:
@@ -123,7 +156,13 @@ def _scan(
     values["limit"] = _BATCH + 1
     db.execute("begin")
     try:
-        candidates = [row for done in (0, 1) for row in db.execute(_SCAN, values | {"done": done}).fetchall()]
+        found = _of_tenant(db, query, values) if query.tenant is not None else None
+        if found is None:
+            found = (
+                [row for done in (0, 1) for row in db.execute(_SCAN, values | {"done": done}).fetchall()],
+                False,
+            )
+        candidates, cut = found
         candidates.sort(reverse=True)
         batch = candidates[:_BATCH]
         keys = "[" + ",".join([str(key) for _, key in batch]) + "]"
@@ -139,5 +178,5 @@ def _scan(
         db.execute("rollback")
     if len(rows) == limit:
         last = (rows[-1][9], rows[-1][5])
-        return rows, last, last != candidates[-1] if candidates else False
-    return rows, batch[-1] if batch else before, len(candidates) > len(batch)
+        return rows, last, cut or last != candidates[-1]
+    return rows, batch[-1] if batch else before, cut or len(candidates) > len(batch)
