@@ -16,6 +16,8 @@ from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.scripted import EchoModel
 from dragoman.hub.settings import Settings
+from dragoman.model.ops import Scope
+from dragoman.model.usage import TokenUsage
 from dragoman.server.app import App
 from tests.console.conftest import HOST, Operator
 from tests.server.wire import envelope, request
@@ -186,3 +188,73 @@ async def test_the_hubs_own_paths_stay_and_cors_does_not_reach_the_console() -> 
 def test_a_public_hub_prints_no_token() -> None:
     console = HubConsole(None, host="0.0.0.0", public_url="https://hub.example")
     assert console.url("http://0.0.0.0:8080").startswith("https://hub.example/console/ (")
+
+
+CONSTITUTION = {"id": "scout", "name": "Scout", "role": "finder", "goal": "finds things"}
+
+
+async def ok(viewer: Operator, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    answer = await viewer(method, path, body)
+    assert answer.status == status, (answer.status, answer.body)
+    return answer.json
+
+
+async def test_an_operator_manages_tenants_and_their_agents_and_the_audit_says_so() -> None:
+    async with hub_app() as (_, app, _console):
+        admin = Operator(app, ADMIN)
+        made = await ok(admin, "POST", "/hub/admin/tenants", {"name": "ada"}, status=201)
+        assert made["token"].startswith("atr_")
+        agent = await ok(admin, "POST", "/hub/tenants/ada/agents", CONSTITUTION, status=201)
+        assert agent["id"] == "scout"
+        changed = {**CONSTITUTION, "goal": "finds more"}
+        await ok(admin, "PUT", "/hub/tenants/ada/agents/scout", changed)
+        versions = (await admin.get("/hub/tenants/ada/agents/scout/versions"))["versions"]
+        assert [each["version"] for each in versions] == [2, 1]
+        first = await admin.get("/hub/tenants/ada/agents/scout/versions/1")
+        assert first["goal"] == "finds things"
+        wrong = await ok(
+            admin, "POST", "/hub/tenants/ada/constitutions/validate", {**CONSTITUTION, "name": 7}
+        )
+        assert wrong["ok"] is False and [each["field"] for each in wrong["fields"]] == ["name"]
+        assert (await ok(admin, "POST", "/hub/tenants/ada/constitutions/validate", CONSTITUTION))[
+            "ok"
+        ] is True
+        audit = [entry["operation"] for entry in (await admin.get("/audit"))["entries"]]
+        assert {"POST /v1/admin/tenants", "POST /v1/agents", "PUT /v1/agents/{id}"} <= set(audit)
+
+
+async def test_a_tenant_cannot_see_another_in_the_console_nor_administer() -> None:
+    async with hub_app() as (hub, app, _console):
+        (_, ada), (_, _bob) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        tenant = Operator(app, ada)
+        assert (await tenant.get("/hub/tenants/ada/agents"))["count"] >= 1
+        missing = await ok(tenant, "GET", "/hub/tenants/bob/agents", status=404)
+        unknown = await ok(tenant, "GET", "/hub/tenants/nobody/agents", status=404)
+        assert missing["error"]["message"].replace("bob", "nobody") == unknown["error"]["message"]
+        await ok(tenant, "GET", "/hub/admin/tenants", status=403)
+
+
+async def test_files_of_agents_are_never_shown_or_run_under_the_console() -> None:
+    async with hub_app() as (hub, app, _console):
+        await hub.tenants.add("ada")
+        admin = Operator(app, ADMIN)
+        talk = await ok(admin, "POST", "/hub/tenants/ada/conversations", {"agent": "index"}, status=201)
+        page = {"path": "x.html", "mime": "text/html", "content": "<script>1</script>"}
+        stored = await ok(
+            admin, "POST", f"/hub/tenants/ada/conversations/{talk['id']}/artifacts", page, status=201
+        )
+        raw = await admin("GET", f"/hub/tenants/ada/artifacts/{stored['id']}/raw")
+        assert raw.body == b"<script>1</script>"
+        assert raw.headers["content-type"] == "application/octet-stream"
+        assert raw.headers["content-disposition"] == "attachment"
+
+
+async def test_tokens_are_added_up_by_day_agent_and_model() -> None:
+    async with hub_app() as (hub, _app, _console):
+        ada, _ = await hub.tenants.add("ada")
+        bob, _ = await hub.tenants.add("bob")
+        for tenant, tokens in ((ada, 5), (ada, 7), (bob, 1)):
+            hub.usages.add(Scope(tenant.key, "scout", ""), TokenUsage(model="m", input_tokens=tokens))
+        (of_ada,) = await hub.usages.since(1, ada.id)
+        assert (of_ada.calls, of_ada.input_tokens, of_ada.agent, of_ada.model) == (2, 12, "scout", "m")
+        assert [each.input_tokens for each in await hub.usages.since(1)] == [12, 1]

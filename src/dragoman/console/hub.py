@@ -1,29 +1,42 @@
-"""The console of a hub: the admin token makes an operator, and a tenant's token shows that tenant's tasks."""
+"""The console of a hub: the admin token makes an operator, and a tenant's token shows what that tenant has.
+
+The native API is part of the console's: `/v1/admin/...` is `/console/api/hub/admin/...`, for operators, and the routes of a
+tenant are below `/console/api/hub/tenants/{tenant}`, for operators and for the tenant itself. Streams are left out: a page talks
+to agents through `talk`.
+"""
 
 from __future__ import annotations
 
 import atexit
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace as replace_field
 
-from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, calling_modules, is_loopback
+from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, is_loopback
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
-from dragoman.console.api import Console, NotFound
+from dragoman.console.api import NO_SCOPE, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE, OutboundGuard
 from dragoman.console.webhooks import Receivers
 from dragoman.errors import InvalidParams
 from dragoman.hub.api.authentication import mounts_by_agent
+from dragoman.hub.api.routes import ADMIN, ApiRequest
+from dragoman.hub.api.routes import TENANT as TENANT_ROUTE
+from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import Hub
-from dragoman.model.ops import Principal
+from dragoman.hub.tenants.tenants import Tenant
+from dragoman.model.ops import Principal, Scope
 from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
+from dragoman.server.routes import ApiResponse, Route, Table
 
 KEY_FILE = "console.key"
 
@@ -45,7 +58,7 @@ class HubConsole:
             return f"{base}/console/#token={self._one_time.text}"
         return f"{self._public_url or base}/console/ (log in with the admin token, or a tenant's)"
 
-    def open(self, hub: Hub, parts: ServerParts) -> Operators:
+    def open(self, hub: Hub, parts: ServerParts, native: Table) -> Operators:
         find = mounts_by_agent(hub)
 
         def check(token: str) -> Viewer | None:
@@ -90,7 +103,11 @@ class HubConsole:
             return replace_field(CONSOLE, tenant=named[0].key, generation=named[0].generation), named[0].key
 
         guard = OutboundGuard()
-        modules = (*MODULES, *calling_modules(guard, Logins(guard), act_for=act_for))
+        modules: tuple[Module, ...] = (
+            *MODULES,
+            *calling_modules(guard, Logins(guard), act_for=act_for),
+            partial(hub_routes, hub=hub, native=native),
+        )
         access = Access(key=key, check=check, holds=holds, one_time=self._one_time, hosts=self._hosts)
         return Console(
             access,
@@ -100,3 +117,59 @@ class HubConsole:
             server=replace(parts, find_mounts=mounts),
             receivers=self._receivers,
         )
+
+
+def hub_routes(console: Console, hub: Hub, native: Table) -> Sequence[Route]:
+    """The routes of the native API, for viewers of the console. What changes something is in the audit."""
+    return [
+        _as_operator(console, route) if route.access == ADMIN else _as_tenant(console, hub, route)
+        for route in native.routes
+        if route.access in (ADMIN, TENANT_ROUTE) and not route.streams
+    ]
+
+
+def _as_operator(console: Console, route: Route) -> Route:
+    async def handle(request: ConsoleRequest) -> Any:
+        with _audited(console, request, route):
+            return await route.answer(ApiRequest(request.exchange, None, request.path))
+
+    path = f"/hub{route.path.removeprefix('/v1')}"
+    return replace_field(route, path=path, handler=handle, tag="hub", access=OPERATOR)
+
+
+def _as_tenant(console: Console, hub: Hub, route: Route) -> Route:
+    async def handle(request: ConsoleRequest) -> Any:
+        tenant = _tenant(hub, request.caller, request.path["tenant"])
+        path = {name: value for name, value in request.path.items() if name != "tenant"}
+        with _audited(console, request, route, Scope(tenant.key, "", tenant.key)):
+            return _harmless(await route.answer(ApiRequest(request.exchange, tenant, path)))
+
+    path = f"/hub/tenants/{{tenant}}{route.path.removeprefix('/v1')}"
+    return replace_field(route, path=path, handler=handle, tag="hub", access="")
+
+
+def _tenant(hub: Hub, viewer: Viewer, named: str) -> Tenant:
+    """An operator sees every tenant, a tenant itself. Raises `NotFound`."""
+    tenant = hub.tenants.find(named)
+    if viewer.role != OPERATOR and tenant.key != viewer.tenant:
+        raise HubNotFound(f"there is no tenant {named[:100]!r}")
+    return tenant
+
+
+def _audited(
+    console: Console, request: ConsoleRequest, route: Route, scope: Scope = NO_SCOPE
+) -> AbstractContextManager[None]:
+    if route.method == "GET":
+        return nullcontext()
+    return console.audited(request, f"{route.method} {route.path}", scope)
+
+
+def _harmless(answer: ApiResponse | None) -> ApiResponse | None:
+    """Files of agents come from the console's origin: a browser saves them, and never shows or runs them."""
+    if answer is None or not isinstance(answer.body, bytes):
+        return answer
+    return ApiResponse(
+        answer.body,
+        answer.status,
+        ((b"content-type", b"application/octet-stream"), (b"content-disposition", b"attachment")),
+    )

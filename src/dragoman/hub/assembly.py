@@ -66,12 +66,14 @@ from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.options import ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
+from dragoman.server.routes import Table
 from dragoman.stores import open_store
 
 if TYPE_CHECKING:  # of an extra
     from dragoman.server.grpc import Grpc
 
-OpenConsole = Callable[[Hub, ServerParts], Operators]
+OpenConsole = Callable[[Hub, ServerParts, Table], Operators]
+"""Gets the routes of the native API, too: the console offers them to operators and tenants that are logged in."""
 
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
@@ -152,18 +154,17 @@ def application(
         audit=hub.record.audit,
         push=settings.push,
     )
+    site = Site(hub, residence.model, scheduler, models=listed(settings), origins=settings.cors_origins)
     app = App(
         [],
-        console=console(hub, parts) if console is not None else None,
+        console=console(hub, parts, site.table) if console is not None else None,
         bindings=[*bindings, grpc] if grpc else bindings,
         limits=limits,
         connections=connections,
         bodies=bodies,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
-        elsewhere=Site(
-            hub, residence.model, scheduler, models=listed(settings), origins=settings.cors_origins
-        ),
+        elsewhere=site,
         on_startup=[start, grpc.start] if grpc else [start],
         on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
         metrics=hub.metrics_text,

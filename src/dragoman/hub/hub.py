@@ -44,6 +44,7 @@ from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
+from dragoman.hub.usage import Usages
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,
@@ -106,7 +107,8 @@ class Hub:
         self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
         self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
         outside = HubPeers(remotes, peers, self.catalogue)
-        self.record = HubObserver(store, self.metrics)
+        self.usages = Usages(database)
+        self.record = HubObserver(store, self.metrics, self.usages)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
         self._service = self.record.around(self.engine)
@@ -126,6 +128,7 @@ class Hub:
         await self._watch.stop()
         self.record.close()
         await self.engine.stop(drain)
+        await self.usages.flush()
         self.database.close()
         self.folder_lock.leave()
 

@@ -16,6 +16,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
 from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.usage import Usages
 from dragoman.model.ops import Call, SendMessage, Service
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.instrument import Instrumentation, InstrumentedService
@@ -113,13 +114,14 @@ def _escaped(text: str) -> str:
 
 
 class _HubInstrumentation(Instrumentation):
-    """Counts the tokens of models by tenant, in the hub's own metrics."""
+    """Counts the tokens of models by tenant, in the hub's own metrics and by day."""
 
-    def __init__(self, metrics: HubMetrics, audit: Audit) -> None:
+    def __init__(self, metrics: HubMetrics, audit: Audit, usages: Usages) -> None:
         super().__init__(metrics=None, audit=audit)
-        self._hub_metrics = metrics
+        self._hub_metrics, self._usages = metrics, usages
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
+        self._usages.add(turn.scope, used)
         about = {"tenant": turn.scope.tenant, "agent": turn.scope.agent, "model": used.model}
         tokens = (
             ("input", used.input_tokens),
@@ -137,8 +139,8 @@ class _HubInstrumentation(Instrumentation):
 class HubObserver:
     """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
-    def __init__(self, store: Store, metrics: HubMetrics) -> None:
-        self._instruments = _HubInstrumentation(metrics, store.audit)
+    def __init__(self, store: Store, metrics: HubMetrics, usages: Usages) -> None:
+        self._instruments = _HubInstrumentation(metrics, store.audit, usages)
         self._metrics = metrics
         self.turn = self._instruments.turn
         self.refused = self._instruments.record_refusal

@@ -273,3 +273,19 @@ create table notifications (
 );
 create index notifications_of on notifications (tenant_id, id);
 create index notifications_at on notifications (at);
+
+-- Tokens and money of models, added up by day. `day` is a date in UTC.
+create table usage (
+    tenant_id     integer not null references tenants on delete cascade,
+    day           text not null,
+    agent_id      text not null,
+    model         text not null,
+    currency      text not null,
+    calls         integer not null,
+    input_tokens  integer not null,
+    output_tokens integer not null,
+    cached_tokens integer not null,
+    cost          real not null,
+    primary key (tenant_id, day, agent_id, model, currency)
+) without rowid;
+create index usage_by_day on usage (day);

@@ -23,6 +23,8 @@ from dragoman.model.card import AgentCard
 
 MAX_AGENTS = 200
 """How many agents a tenant may have. The prompt of `index` lists all of them."""
+MAX_VERSIONS = 200
+"""Versions of an agent that are listed."""
 
 _ENTRY = """
 select agents.agent_id, agents.version, document, created_at, updated_at from agents
@@ -33,6 +35,9 @@ _ALL = _ENTRY + "order by updated_at desc, agent_id limit ?"
 _VERSION = """
 select agent_id, version, document, at as created_at, at as updated_at from agent_versions
 where tenant_id = ? and agent_id = ? and version = ?
+"""
+_VERSIONS = """
+select version, at from agent_versions where tenant_id = ? and agent_id = ? and inline = 0 order by version desc limit ?
 """
 _EVER = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
 _COUNT = "select count(*) from agents where tenant_id = ?"
@@ -117,6 +122,11 @@ class Catalogue:
             return self.index if agent == INDEX_ID else None
         row = self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
+
+    async def versions(self, tenant: int, agent: str, limit: int = MAX_VERSIONS) -> list[dict[str, int]]:
+        """The stored versions of a constitution and when each was made, newest first."""
+        rows = await self._db.all(_VERSIONS, (tenant, agent, limit))
+        return [{"version": row["version"], "created_at": row["at"]} for row in rows]
 
     def existed(self, tenant: int, agent: str) -> bool:
         """True if there is or was such an agent: its tasks outlive it."""

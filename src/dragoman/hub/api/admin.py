@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from dragoman.hub.api.agents import wanted_days
 from dragoman.hub.api.routes import ADMIN, ApiRequest, Natural, Route, RouteList, page
 from dragoman.hub.hub import Hub
 
@@ -61,6 +62,12 @@ def routes(hub: Hub) -> list[Route]:
         tenant, token = await tenants.rotate(tenants.find(request.path["id"]))
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
+
+    days = {"days": "The last days, today included: 30, at most 366."}
+
+    @api.add("GET", "/v1/admin/usage", "Tokens and money of models by tenant and day.", query=days)
+    async def usage(request: ApiRequest) -> Any:
+        return page("usage", await hub.usages.since(wanted_days(request)))
 
     filters = {"before_id": "Only entries before this one.", "limit": "50, at most 200."}
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import superset_card
+from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import Constitution, schema
-from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, page
+from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, must_exist, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.usage import MAX_DAYS
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -50,11 +52,44 @@ def routes(hub: Hub) -> list[Route]:
     async def delete(request: ApiRequest) -> None:
         await catalogue.delete(request.tenant.id, request.path["id"])
 
+    @api.add("GET", f"{one}/versions", "List the stored versions of a constitution, newest first.")
+    async def list_versions(request: ApiRequest) -> Any:
+        if not (found := await catalogue.versions(request.tenant.id, request.path["id"])):
+            raise NotFound(f"there is no constitution {request.path['id'][:80]!r}")
+        return page("versions", found)
+
+    @api.add("GET", f"{one}/versions/{{version}}", "Get one version of a constitution.")
+    async def get_version(request: ApiRequest) -> Any:
+        id, version = request.path["id"], request.path_id("version")
+        found = catalogue.version(request.tenant.id, id, version)
+        return must_exist(found, "version", request.path["version"]).public
+
+    @api.add(
+        "POST", "/v1/constitutions/validate", "Check a constitution without storing it.", body=Constitution
+    )
+    async def validate(request: ApiRequest) -> Any:
+        try:
+            read = catalogue.read_inline(await request.json(dict[str, Any]))
+        except InvalidParams as error:
+            wrong = [{"field": field, "reason": why} for field, why in error.fields]
+            return {"ok": False, "error": error.message, "fields": wrong}
+        return {"ok": True, "agent": CatalogueEntry(id=read.id, constitution=read).public}
+
+    days = {"days": "The last days, today included: 30, at most 366."}
+
+    @api.add("GET", "/v1/usage", "Tokens and money of models by day, agent and model.", query=days)
+    async def usage(request: ApiRequest) -> Any:
+        return page("usage", await hub.usages.since(wanted_days(request), request.tenant.id))
+
     @api.add("GET", "/v1/constitution.schema.json", "The JSON Schema of a constitution.", access=ANYBODY)
     async def describe(request: ApiRequest) -> Any:
         return schema()
 
     return api
+
+
+def wanted_days(request: ApiRequest) -> int:
+    return max(1, request.query_int("days", 30, MAX_DAYS))
 
 
 def _describe_code(agent: Agent) -> dict[str, Any]:
