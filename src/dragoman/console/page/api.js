@@ -65,6 +65,14 @@ export async function post(path, body = {}, options = {}) {
   return response.status === 204 ? null : response.json();
 }
 
+export async function put(path, body) {
+  return (await request("PUT", path, { body })).json();
+}
+
+export async function patch(path, body) {
+  return (await request("PATCH", path, { body })).json();
+}
+
 export async function del(path) {
   await request("DELETE", path);
 }

@@ -7,17 +7,19 @@ import { agentsView } from "./agents.js";
 import { auditView } from "./audit.js";
 import { chatView } from "./chat.js";
 import { followReloads } from "./dev.js";
+import { hubView } from "./hub.js";
 import { inspectView } from "./inspect.js";
 import { metricsView } from "./metrics.js";
 import { taskView } from "./task.js";
 import { tasksView } from "./tasks.js";
 import { webhooksView } from "./webhooks.js";
 
-// id, name, the features of the server that it needs, view. Hub screens are more rows of this table.
+// id, name, the features of the server that it needs, view.
 const VIEWS = [
   ["agents", "Agents", "agents", agentsView],
   ["chat", "Chat", "agents talk", chatView],
   ["tasks", "Tasks", "tasks", tasksView],
+  ["hub", "Hub", "hub", hubView],
   ["webhooks", "Webhooks", "webhooks", webhooksView],
   ["audit", "Audit", "audit", auditView],
   ["metrics", "Metrics", "audit", metricsView],

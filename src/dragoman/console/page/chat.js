@@ -11,7 +11,6 @@ import { isYesNo, questionsIn, schemaForm, schemaOfAll } from "./schema.js";
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;
 
-let lastTenant = "";
 const conversations = new Map();
 const drafts = new Map();
 
@@ -21,20 +20,26 @@ export function prepareMessage(agent, draft) {
 }
 
 export function chatView(there, me) {
+  // an operator of a hub talks to the agents of one tenant
+  const ofHub = me.kind === "hub" && me.role === "operator";
   const body = h("div.chatbody");
-  const picker = h("select", { "aria-label": "Agent", onchange: () => (location.hash = `chat/${segment(picker.value)}`) });
-  const tenant = h("input", { type: "text", "aria-label": "Tenant", placeholder: "Tenant", title: "Whose agent it is; needed if the hub has several tenants", value: lastTenant, oninput: () => (lastTenant = tenant.value.trim()) });
-  tenant.hidden = me.kind !== "hub" || me.role !== "operator";
-  const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), picker, tenant, h("span.grow"),
-    button("New conversation", () => { conversations.delete(picker.value); show(picker.value); }, { class: "quiet" })), body);
-  let agents = [], wantedTask = there.query.get("task");
+  const picker = h("select", { "aria-label": "Agent", onchange: () => go(picker.value) });
+  const tenants = h("select", { "aria-label": "Tenant", hidden: true, onchange: () => go("", tenants.value) });
+  const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), tenants, picker, h("span.grow"),
+    button("New conversation", () => { conversations.delete(name(picker.value)); show(picker.value); }, { class: "quiet" })), body);
+  let agents = [], wantedTask = there.query.get("task"), tenant = there.query.get("tenant") || "";
+
+  const name = (id) => `${tenant}/${id}`;
+  function go(id, of = tenant) {
+    location.hash = `chat/${segment(id)}${of ? `?tenant=${segment(of)}` : ""}`;
+  }
 
   function show(id) {
     const agent = agents.find((a) => a.id === id);
     if (!agent) return fill(body, empty("No such agent", line(id, 100)));
     picker.value = id;
-    let talk = conversations.get(id);
-    if (!talk || wantedTask) { talk = new Conversation({ agent, choice: () => (tenant.hidden || !lastTenant ? {} : { tenant: lastTenant }) }); conversations.set(id, talk); }
+    let talk = conversations.get(name(id));
+    if (!talk || wantedTask) { talk = new Conversation({ agent, tenant }); conversations.set(name(id), talk); }
     talk.agent = agent;
     fill(body, talk.node);
     if (wantedTask) talk.openTask(wantedTask).catch(failure);
@@ -45,22 +50,41 @@ export function chatView(there, me) {
     talk.focus();
   }
 
-  (async () => {
-    try { agents = (await get("agents")).agents; } catch (error) { return fill(body, empty("The agents could not be read", line(error.message, 300))); }
+  async function load(id) {
+    try {
+      agents = (await get("agents")).agents;
+      if (ofHub) {
+        const names = (await get("hub/admin/tenants")).tenants.filter((t) => !t.disabled).map((t) => t.name);
+        if (!names.length) return fill(body, empty("No tenants", "Agents of a hub work for a tenant.", h("a.button", { href: "#hub" }, "Create one")));
+        if (!names.includes(tenant)) tenant = names[0];
+        fill(tenants, names.map((n) => h("option", { value: n, selected: n === tenant }, line(n, 60))));
+        tenants.hidden = names.length < 2;
+        const own = (await get(`hub/tenants/${segment(tenant)}/agents`)).agents.filter((a) => !agents.some((b) => b.id === a.id));
+        agents = [...agents, ...own.map((a) => ({ id: a.id, name: a.name, description: a.goal, skills: [], card: { name: a.name, description: a.goal } }))];
+      }
+    } catch (error) { return fill(body, empty("The agents could not be read", line(error.message, 300))); }
     if (!agents.length) return fill(body, empty("No agents", "This server serves no agent yet."));
     fill(picker, agents.map((a) => h("option", { value: a.id }, line(a.name, 80))));
-    show(there.rest[0] || agents[0].id);
-  })();
+    show(id || agents[0].id);
+  }
+
+  load(there.rest[0]);
   return {
     title: "Chat", node,
-    update(next) { if (!agents.length) return false; wantedTask = next.query.get("task"); show(next.rest[0] || agents[0].id); return true; },
+    update(next) {
+      if (!agents.length) return false;
+      wantedTask = next.query.get("task");
+      const other = next.query.get("tenant") || tenant;
+      if (ofHub && other !== tenant) { tenant = other; load(next.rest[0]); } else show(next.rest[0] || agents[0].id);
+      return true;
+    },
   };
 }
 
 /** One conversation with one agent: `{agent}` of this server, or `{url, card, credentials}` of any other. */
 export class Conversation {
-  constructor({ agent = null, url = null, card = null, credentials = () => null, choice = () => ({}) }) {
-    Object.assign(this, { agent, url, credentials, choice });
+  constructor({ agent = null, tenant = "", url = null, card = null, credentials = () => null, choice = () => ({}) }) {
+    Object.assign(this, { agent, tenant, url, credentials, choice });
     this.card = dict(card || agent?.card);
     this.context = null;
     this.task = null; // waits for an answer
@@ -75,7 +99,7 @@ export class Conversation {
 
   /** The key of a task of this server, whoever began it. */
   keyOf(task) { return this.agent && task && this.logTask === task ? this.log?.key ?? null : null; }
-  get target() { return this.agent ? { agent: this.agent.id } : { url: this.url }; }
+  get target() { return this.agent ? { agent: this.agent.id, ...(this.tenant ? { tenant: this.tenant } : {}) } : { url: this.url }; }
   get skills() { return list(this.agent ? this.agent.skills : this.card.skills).map(dict); }
 
   // -- the page ------------------------------------------------------------------------------------------------

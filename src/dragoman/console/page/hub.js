@@ -1,0 +1,403 @@
+// Hub: tenants, and of one tenant its agents with their constitutions, conversations, memory, files, schedules, requests, and
+// what its agents cost.
+
+import { get, patch, post, put, del } from "./api.js";
+import { block, button, bytes, confirmed, copyButton, count, debounce, dialog, empty, failure, fill, h, line, list, pill, plural, segment, tabs, toast, when } from "./dom.js";
+import { diffLines } from "./diff.js";
+import { jsonTree } from "./json.js";
+import { markdown } from "./markdown.js";
+
+const REFRESH_MS = 5000;
+const PAGE = 50;
+const DAYS = 30;
+const NUMBERS = new Set(["Calls", "Tokens in", "Cached", "Tokens out", "Messages", "Runs", "Size"]);
+
+/** Seconds since 1970 as a time. */
+const at = (seconds, text) => (seconds ? when(new Date(seconds * 1000).toISOString(), text) : h("span.muted", {}, "–"));
+const until = (time) => { const s = Math.round((Date.parse(time) - Date.now()) / 1000); return s <= 0 ? "now" : s < 120 ? `in ${s} s` : s < 7200 ? `in ${Math.round(s / 60)} min` : s < 172_800 ? `in ${Math.round(s / 3600)} h` : `in ${plural(Math.round(s / 86_400), "day")}`; };
+
+function table(name, heads, rows) {
+  return h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": name }, h("table.stack", {},
+    h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col", class: NUMBERS.has(t) ? "num" : "" }, t)))), h("tbody", {}, rows)));
+}
+
+const cell = (label, content, attributes = {}) => h("td", { data: { label }, ...attributes }, content);
+
+/** A panel that is read when it is shown and every few seconds, but not while somebody types in it. */
+function panel(load, { refresh = true } = {}) {
+  const node = h("div.stackview");
+  let drawn = "";
+  async function draw(force = false) {
+    if (!force && (node.querySelector("input:focus, textarea:focus, select:focus") || !node.isConnected)) return;
+    try {
+      const { content, state } = await load(() => draw(true));
+      const sign = JSON.stringify(state ?? null);
+      if (!force && sign === drawn && drawn !== "null") return;
+      drawn = sign;
+      fill(node, content);
+    } catch (error) {
+      if (!node.childElementCount || force) fill(node, empty("This could not be read", line(error.message, 300)));
+    }
+  }
+  node.redraw = () => draw(true);
+  draw(true);
+  if (refresh) node.timer = setInterval(draw, REFRESH_MS);
+  return node;
+}
+
+const act = (work, changed, done) => async () => {
+  try { await work(); if (done) toast(done); changed?.(); } catch (error) { failure(error); }
+};
+
+export function hubView(there, me) {
+  const operator = me.role === "operator";
+  const body = h("div.hubbody"), head = h("div.viewhead");
+  const node = h("div.view", {}, head, body);
+  let now = there;
+
+  function close() {
+    for (const each of body.querySelectorAll(".stackview")) clearInterval(each.timer);
+  }
+
+  function draw() {
+    close();
+    const [tenant, tab = "agents", item] = now.rest;
+    if (operator && !tenant) {
+      fill(head, h("h1", {}, "Hub"));
+      fill(body, tabs([["tenants", "Tenants", tenants], ["usage", "Usage", () => usage("hub/admin/usage", true)]], { label: "The hub", keep: false }));
+      return;
+    }
+    const named = operator ? tenant : me.tenant;
+    const base = `hub/tenants/${segment(named)}`, to = (...rest) => ["#hub", segment(named), ...rest.map(segment)].join("/");
+    fill(head, operator ? h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#hub" }, "Hub"), " / ", line(named, 60)) : h("h1", {}, line(named, 80)));
+    const entries = [
+      ["agents", "Agents", () => (item && tab === "agents" ? agentEditor(base, item, to) : agents(base, to))],
+      ["conversations", "Conversations", () => (item && tab === "conversations" ? conversation(base, item, to) : conversations(base, to))],
+      ["requests", "Requests", () => requests(base)],
+      ["memory", "Memory", () => memory(base)],
+      ["files", "Files", () => files(base)],
+      ["schedules", "Schedules", () => schedules(base)],
+      ["usage", "Usage", () => usage(`${base}/usage`, false)],
+    ];
+    let ready = false;
+    fill(body, tabs(entries, { label: `Tenant ${line(named, 60)}`, selected: tab, keep: false,
+      onselect: (id) => { if (ready && (id !== tab || item)) location.hash = to(id).slice(1); } }));
+    ready = true;
+  }
+
+  draw();
+  return { title: "Hub", node, update(next) { now = next; draw(); return true; }, close };
+}
+
+// -- tenants ----------------------------------------------------------------------------------------------------
+
+function showToken(token, why) {
+  dialog("A new token", [h("p", {}, why), block(token, { tag: "pre.text.address" }), h("p.muted", {}, "It is shown only here.")], [copyButton(token)]);
+}
+
+function tenants() {
+  const name = h("input", { type: "text", placeholder: "Name", "aria-label": "Name of the new tenant", maxlength: "100", required: true });
+  const found = panel(async (again) => {
+    const { tenants: all } = await get("hub/admin/tenants");
+    return { state: all, content: all.length ? table("Tenants", ["Tenant", "State", "Last used", "At once", "A minute", ""], all.map((t) => tenantRow(t, again))) : empty("No tenants", "Create one: its token lets it call agents.") };
+  });
+  const form = h("form.row.wrap", { onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      const { token } = await post("hub/admin/tenants", { name: name.value });
+      name.value = "";
+      showToken(token, "The tenant's callers send it as a bearer token.");
+      found.redraw();
+    } catch (error) { failure(error); }
+  } }, name, h("button.button.primary", { type: "submit" }, "Create a tenant"));
+  return h("div.stackview", {}, form, found);
+}
+
+function tenantRow(t, again) {
+  const one = `hub/admin/tenants/${t.id}`;
+  const limit = (member, label) => {
+    const input = h("input.short", { type: "number", min: "0", value: t[member] ?? "", placeholder: "hub's", "aria-label": `${label} of ${line(t.name, 40)}` });
+    input.addEventListener("change", act(() => patch(one, { [member]: input.value === "" ? null : Number(input.value) }), null, "The limit is changed."));
+    return input;
+  };
+  const rotate = async () => {
+    if (!(await confirmed("Replace the token?", "What runs under the old token stops, and its callers need the new one.", "Replace it"))) return;
+    try { showToken((await post(`${one}/rotate-token`)).token, "The old token is refused from now on."); again(); } catch (error) { failure(error); }
+  };
+  const disable = async () => {
+    if (!t.disabled && !(await confirmed("Disable this tenant?", "What runs for it stops, and its token is refused until it is enabled again.", "Disable it"))) return;
+    act(() => patch(one, { disabled: !t.disabled }), again)();
+  };
+  return h("tr", {},
+    cell("Tenant", h("a", { href: `#hub/${segment(t.name)}` }, line(t.name, 80)), { class: "grow" }),
+    cell("State", t.disabled ? pill("disabled", "bad") : pill("enabled", "good")),
+    cell("Last used", at(t.last_used_at)),
+    cell("At once", limit("max_concurrent", "Requests at once")), cell("A minute", limit("rate_per_min", "Requests a minute")),
+    cell("", [button(t.disabled ? "Enable" : "Disable", disable, { class: "small" }), " ", button("Rotate token", rotate, { class: "small quiet" })], { class: "nowrap" }));
+}
+
+// -- agents and constitutions -----------------------------------------------------------------------------------
+
+const STORED = ["created_at", "updated_at", "version"];
+const TEMPLATE = { id: "scout", name: "Scout", role: "researcher", goal: "Answers questions with sources.", capabilities: [] };
+
+const chatWith = (base, id) => `#chat/${segment(id)}?tenant=${base.split("/").at(-1)}`;
+
+function agents(base, to) {
+  return panel(async () => {
+    const { agents: all } = await get(`${base}/agents`);
+    return { state: all, content: [
+      h("div.row", {}, h("a.button.primary", { href: to("agents", "+") }, "New agent")),
+      table("Agents", ["Agent", "Role", "Model", "Changed", ""], all.map((a) => h("tr", {},
+        cell("Agent", [a.code || !a.updated_at ? h("strong", {}, line(a.name, 80)) : h("a", { href: to("agents", a.id) }, line(a.name, 80)), h("div.small.muted", {}, line(a.goal, 160))], { class: "grow" }),
+        cell("Role", a.code ? pill("code") : a.updated_at ? line(a.role, 40) : pill("built in")),
+        cell("Model", line(a.model, 40) || h("span.muted", {}, "the hub's")),
+        cell("Changed", a.updated_at ? [at(a.updated_at), h("div.small.muted", {}, `version ${count(a.version)}`)] : "–"),
+        cell("", h("a.button.small", { href: chatWith(base, a.id) }, "Chat"))))),
+    ] };
+  });
+}
+
+function agentEditor(base, id, to) {
+  const fresh = id === "+";
+  return panel(async (again) => {
+    const known = fresh ? TEMPLATE : await get(`${base}/agents/${segment(id)}`);
+    const versions = fresh ? [] : (await get(`${base}/agents/${segment(id)}/versions`)).versions;
+    const written = JSON.stringify(Object.fromEntries(Object.entries(known).filter(([n]) => !STORED.includes(n))), null, 2);
+    const text = h("textarea.mono.editor", { rows: "24", spellcheck: "false", "aria-label": "Constitution as JSON", value: written });
+    const verdict = h("div.verdict", { role: "status", "aria-live": "polite" });
+    const save = button(fresh ? "Create" : "Save", async () => {
+      const document = parsed();
+      if (!document) return;
+      try {
+        if (fresh) await post(`${base}/agents`, document);
+        else await put(`${base}/agents/${segment(id)}`, document);
+        toast("The constitution is stored. Running tasks keep the old one.");
+        if (fresh) location.hash = to("agents", document.id).slice(1);
+        else again();
+      } catch (error) { failure(error); }
+    }, { class: "primary" });
+    let asked = 0;
+
+    function parsed() {
+      try {
+        const document = JSON.parse(text.value);
+        if (document && typeof document === "object" && !Array.isArray(document)) return document;
+        say("bad", "A constitution is a JSON object.");
+      } catch (error) { say("bad", `This is not JSON: ${line(error.message, 160)}`); }
+      return null;
+    }
+
+    function say(tone, message, fields = []) {
+      verdict.className = `verdict ${tone}`;
+      save.disabled = tone === "bad";
+      fill(verdict, h("p", {}, line(message, 400)), list(fields).length ? h("ul", {}, fields.map((f) => h("li", {}, h("code", {}, line(f.field, 80)), " ", line(f.reason, 300)))) : null);
+    }
+
+    async function check() {
+      const mine = ++asked, document = parsed();
+      if (!document) return;
+      try {
+        const answer = await post(`${base}/constitutions/validate`, document);
+        if (mine !== asked) return;
+        if (!answer.ok) say("bad", plural(answer.fields.length, "mistake"), answer.fields);
+        else if (!fresh && answer.agent.id !== id) say("bad", "The id of an agent does not change.");
+        else say("good", text.value === written ? "This is what is stored." : "This can be stored.");
+      } catch (error) { if (mine === asked) say("bad", error.message); }
+    }
+    text.addEventListener("input", debounce(check, 250));
+    check();
+
+    const remove = async () => {
+      if (!(await confirmed("Delete this agent?", "Its tasks stay readable.", "Delete it"))) return;
+      try { await del(`${base}/agents/${segment(id)}`); location.hash = to("agents").slice(1); } catch (error) { failure(error); }
+    };
+    return { content: h("div.stackview", {},
+      h("div.row.wrap", {}, h("h2", {}, fresh ? "New agent" : line(known.name, 80)), h("a.button.small", { href: to("agents") }, "All agents"),
+        fresh ? null : h("a.button.small", { href: chatWith(base, id) }, "Chat"), fresh ? null : button("Delete", remove, { class: "small danger" })),
+      h("div.split", {}, h("div.stackview", {}, text, h("div.row", {}, save)), h("div.stackview", {}, verdict, versions.length ? versionList(base, id, versions, () => text.value) : null))) };
+  }, { refresh: false });
+}
+
+function versionList(base, id, versions, current) {
+  const shown = h("div");
+  const pick = (version) => async () => {
+    try {
+      const old = await get(`${base}/agents/${segment(id)}/versions/${version}`);
+      const text = JSON.stringify(Object.fromEntries(Object.entries(old).filter(([n]) => !STORED.includes(n))), null, 2);
+      fill(shown, h("h3", {}, `From version ${count(version)} to what is in the editor`), diffView(text, current()));
+    } catch (error) { failure(error); }
+  };
+  return h("section", {}, h("h3", {}, plural(versions.length, "version")),
+    h("ul.plain", {}, versions.map((v) => h("li", {}, button(`Version ${count(v.version)}`, pick(v.version), { class: "small" }), " ", at(v.created_at)))), shown);
+}
+
+function diffView(before, after) {
+  const rows = diffLines(before.split("\n"), after.split("\n"));
+  if (rows.every(([sign]) => sign === " ")) return h("p.muted", {}, "They are the same.");
+  return h("pre.code.diff", {}, rows.map(([sign, text]) => h("div", { class: { "+": "added", "-": "removed", " ": "" }[sign] }, `${sign} ${line(text, 400) === "" ? "" : text.slice(0, 400)}`)));
+}
+
+// -- conversations ----------------------------------------------------------------------------------------------
+
+function conversations(base, to) {
+  let before = 0, rows = [];
+  return panel(async (again) => {
+    const page = await get(`${base}/conversations`, { limit: PAGE, before_updated_at: before || undefined });
+    rows = before ? [...rows, ...page.conversations.filter((c) => !rows.some((r) => r.id === c.id))] : page.conversations;
+    return { state: before ? null : rows, content: rows.length ? [
+      table("Conversations", ["Conversation", "Agent", "Messages", "Changed"], rows.map((c) => h("tr", {},
+        cell("Conversation", [h("a", { href: to("conversations", c.id) }, line(c.title, 120) || `conversation ${count(c.id)}`), " ", c.archived ? pill("archived") : null], { class: "grow" }),
+        cell("Agent", line(c.agent_id, 40)), cell("Messages", count(c.message_count), { class: "num" }), cell("Changed", at(c.updated_at))))),
+      page.conversations.length === PAGE ? button("Load more", () => { before = rows.at(-1).updated_at; again(); }, { class: "quiet" }) : null,
+    ] : empty("No conversations", "They are created with the native API, or by `dragoman chat`.") };
+  });
+}
+
+function conversation(base, id, to) {
+  return panel(async () => {
+    const one = await get(`${base}/conversations/${segment(id)}`);
+    const { messages } = await get(`${base}/conversations/${segment(id)}/messages`, { limit: 200 });
+    const { artifacts } = await get(`${base}/conversations/${segment(id)}/artifacts`);
+    const remove = async () => {
+      if (!(await confirmed("Delete this conversation?", "Its messages, files and todos are deleted, and what runs in it is canceled.", "Delete it"))) return;
+      try { await del(`${base}/conversations/${segment(id)}`); location.hash = to("conversations").slice(1); } catch (error) { failure(error); }
+    };
+    return { state: [one, messages.length, artifacts.length], content: h("div.stackview", {},
+      h("div.row.wrap", {}, h("h2", {}, line(one.title, 120) || `Conversation ${count(one.id)}`), pill(line(one.agent_id, 40)), h("a.button.small", { href: to("conversations") }, "All conversations"), button("Delete", remove, { class: "small danger" })),
+      artifacts.length ? fileTable(base, artifacts) : null,
+      messages.length ? h("div.messages", {}, messages.map((m) => h("article.bubble", { class: m.role === "user" ? "user" : "" },
+        h("div.small.muted", {}, line(m.role, 20), " · ", at(m.created_at), m.output_tokens ? ` · ${count(m.input_tokens)} tokens in, ${count(m.output_tokens)} out` : ""),
+        markdown(String(m.content ?? "").slice(0, 100_000))))) : empty("No messages", "")) };
+  });
+}
+
+// -- requests, memory, files, schedules -------------------------------------------------------------------------
+
+const STATE_TONES = { completed: "good", failed: "bad", rejected: "bad", running: "busy", working: "busy" };
+
+function requests(base) {
+  return panel(async (again) => {
+    const { requests: all } = await get(`${base}/requests`, { limit: 100 });
+    return { state: all, content: all.length ? table("Requests", ["Request", "Agent", "State", "Started", "Took", ""], all.map((r) => h("tr", {},
+      cell("Request", [h("code", {}, line(r.request_id, 40)), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null], { class: "grow" }),
+      cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}` }, line(r.agent_id, 40))),
+      cell("State", pill(line(r.state, 30), STATE_TONES[r.state] || "idle")),
+      cell("Started", at(r.started_at)), cell("Took", r.completed_at ? `${count(r.completed_at - r.started_at)} s` : "–"),
+      cell("", r.completed_at ? null : button("Cancel", act(() => post(`${base}/requests/${segment(r.request_id)}/cancel`), again, "The request is being canceled."), { class: "small danger" })))))
+      : empty("No requests", "Whatever is sent to an agent of this tenant appears here.") };
+  });
+}
+
+function memory(base) {
+  let query = "";
+  const input = h("input", { type: "search", placeholder: "Search the memory", "aria-label": "Search the memory" });
+  const found = panel(async (again) => {
+    const { entries } = await get(`${base}/memory/entries`, { limit: 100, q: query || undefined });
+    const { scratchpads } = await get(`${base}/memory`);
+    const remove = (entry) => async () => {
+      if (await confirmed("Delete this entry?", line(entry.title, 200), "Delete it")) act(() => del(`${base}/memory/entries/${entry.id}`), again)();
+    };
+    return { state: [entries, scratchpads], content: [
+      entries.length ? table("Memory", ["Entry", "Type", "Changed", ""], entries.map((e) => h("tr", {},
+        cell("Entry", h("details", {}, h("summary", {}, line(e.title, 160)), block(e.content, { first: 4000 })), { class: "grow" }),
+        cell("Type", [pill(line(e.type, 30)), " ", e.valid_to ? pill("ended") : null]), cell("Changed", at(e.updated_at)),
+        cell("", button("Delete", remove(e), { class: "small quiet" }))))) : empty(query ? "Nothing found" : "No entries", query ? "Try other words." : "Agents add entries with /mem."),
+      list(scratchpads).length ? [h("h2", {}, "Scratchpads"), jsonTree(scratchpads, { open: 1 })] : null,
+    ] };
+  });
+  input.addEventListener("input", debounce(() => { query = input.value.trim(); found.redraw(); }, 250));
+  return h("div.stackview", {}, h("div.filters", { role: "search" }, input), found);
+}
+
+function fileTable(base, all, again) {
+  const remove = (file) => async () => {
+    if (await confirmed("Delete this file?", line(file.path, 200), "Delete it")) act(() => del(`${base}/artifacts/${file.id}`), again)();
+  };
+  return table("Files", ["File", "Type", "Size", "Changed", ""], all.map((f) => h("tr", {},
+    cell("File", line(f.path, 160), { class: "grow" }), cell("Type", line(f.mime_type, 60)), cell("Size", bytes(f.size), { class: "num" }), cell("Changed", at(f.updated_at)),
+    cell("", [h("a.button.small", { href: `api/${base}/artifacts/${f.id}/raw`, download: String(f.path).split("/").at(-1).replace(/[^\w. -]/g, "_") }, "Save"), " ", again ? button("Delete", remove(f), { class: "small quiet" }) : null], { class: "nowrap" }))));
+}
+
+function files(base) {
+  return panel(async (again) => {
+    const { artifacts } = await get(`${base}/artifacts`);
+    return { state: artifacts, content: artifacts.length ? fileTable(base, artifacts, again) : empty("No files", "Agents store files in conversations with /write.") };
+  });
+}
+
+function schedules(base) {
+  const phrase = h("input", { type: "text", placeholder: "every day at 09:00", "aria-label": "When", required: true });
+  const message = h("input", { type: "text", placeholder: "What to ask", "aria-label": "What to ask", required: true });
+  const agent = h("input", { type: "text", placeholder: "index", "aria-label": "Agent" });
+  const found = panel(async (again) => {
+    const { schedules: all } = await get(`${base}/schedules`);
+    const { runs } = await get(`${base}/runs`);
+    const remove = (s) => async () => {
+      if (await confirmed("Delete this schedule?", line(s.message, 200), "Delete it")) act(() => del(`${base}/schedules/${s.id}`), again)();
+    };
+    const pause = (s) => act(() => patch(`${base}/schedules/${s.id}`, { status: s.status === "active" ? "paused" : "active" }), again);
+    return { state: [all, runs], content: [
+      all.length ? table("Schedules", ["What", "When", "Agent", "Next", "Runs", ""], all.map((s) => h("tr", {},
+        cell("What", line(s.message, 160), { class: "grow" }), cell("When", line(s.schedule_phrase, 80)), cell("Agent", line(s.agent_id, 40)),
+        cell("Next", s.status === "active" ? at(s.next_fire_at, until) : pill(line(s.status, 20))), cell("Runs", count(s.run_count), { class: "num" }),
+        cell("", [s.status === "done" ? null : button(s.status === "active" ? "Pause" : "Resume", pause(s), { class: "small" }), " ", button("Delete", remove(s), { class: "small quiet" })], { class: "nowrap" })))) : empty("No schedules", "Say when, and what to ask."),
+      runs.length ? [h("h2", {}, "Runs"), table("Runs", ["Run", "State", "Started"], runs.slice(0, 50).map((r) => h("tr", {}, cell("Run", [h("code", {}, line(r.request_id, 40)), r.error ? h("div.errortext", {}, line(r.error, 200)) : null], { class: "grow" }), cell("State", pill(line(r.status, 30), STATE_TONES[r.status] || "idle")), cell("Started", at(r.started_at)))))] : null,
+    ] };
+  });
+  const form = h("form.filters", { onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      await post(`${base}/schedules`, { schedule: phrase.value, message: message.value, ...(agent.value ? { agent: agent.value } : {}) });
+      phrase.value = message.value = "";
+      toast("The work is scheduled.");
+      found.redraw();
+    } catch (error) { failure(error); }
+  } }, phrase, message, agent, h("button.button.primary", { type: "submit" }, "Schedule"));
+  return h("div.stackview", {}, form, found);
+}
+
+// -- usage ------------------------------------------------------------------------------------------------------
+
+const money = (costs) => Object.entries(costs).filter(([, n]) => n).map(([unit, n]) => `${n.toFixed(n < 1 ? 4 : 2)} ${line(unit, 8)}`).join(", ");
+
+function sums(rows, key) {
+  const found = new Map();
+  for (const row of rows) {
+    const name = key(row);
+    const sum = found.get(name) || { calls: 0, input: 0, output: 0, cached: 0, costs: {} };
+    sum.calls += row.calls; sum.input += row.input_tokens; sum.output += row.output_tokens; sum.cached += row.cached_tokens;
+    if (row.cost) sum.costs[row.currency || "?"] = (sum.costs[row.currency || "?"] || 0) + row.cost;
+    found.set(name, sum);
+  }
+  return found;
+}
+
+function usage(path, byTenant) {
+  return panel(async () => {
+    const { usage: rows } = await get(path, { days: DAYS });
+    if (!rows.length) return { state: rows, content: empty("No usage yet", `Tokens and money of models appear here, by day, for ${DAYS} days.`) };
+    const names = byTenant ? Object.fromEntries((await get("hub/admin/tenants")).tenants.map((t) => [t.id, t.name])) : {};
+    const days = sums(rows, (r) => r.day), all = sums(rows, () => "").get("");
+    const most = Math.max(1, ...[...days.values()].map((d) => d.input + d.output));
+    const first = new Date(Date.now() - (DAYS - 1) * 86_400_000);
+    const dates = Array.from({ length: DAYS }, (_, i) => new Date(first.getTime() + i * 86_400_000).toISOString().slice(0, 10));
+    const bars = h("div.daybars", { role: "img", "aria-label": `Tokens of each of the last ${DAYS} days` }, dates.map((day) => {
+      const d = days.get(day) || { input: 0, output: 0, calls: 0, costs: {} };
+      const bar = h("i", { title: `${day}: ${count(d.input)} tokens in, ${count(d.output)} out, ${plural(d.calls, "call")}${money(d.costs) ? ", " + money(d.costs) : ""}` });
+      bar.style.height = `${Math.max(d.calls ? 3 : 0, Math.round((100 * (d.input + d.output)) / most))}%`;
+      return bar;
+    }));
+    const split = JSON.stringify, groups = sums(rows, (r) => split([byTenant ? names[r.tenant_id] || r.tenant_id : "", r.agent, r.model]));
+    const heads = [...(byTenant ? ["Tenant"] : []), "Agent", "Model", "Calls", "Tokens in", "Cached", "Tokens out", "Money"];
+    return { state: rows, content: [
+      h("div.strip", {}, [["Calls", count(all.calls)], ["Tokens in", count(all.input)], ["Tokens out", count(all.output)], ["Money", money(all.costs) || "none reported"]].map(([name, value]) => h("div", {}, h("div.small.muted", {}, name), h("strong", {}, value)))),
+      bars, h("div.row.spread.small.muted", {}, h("span", {}, dates[0]), h("span", {}, dates.at(-1))),
+      table("Usage", heads, [...groups].sort((a, b) => b[1].input + b[1].output - a[1].input - a[1].output).map(([key, s]) => {
+        const [tenant, agent, model] = JSON.parse(key);
+        return h("tr", {}, byTenant ? cell("Tenant", h("a", { href: `#hub/${segment(tenant)}` }, line(tenant, 60))) : null, cell("Agent", line(agent, 60), { class: "grow" }), cell("Model", h("code", {}, line(model, 60))),
+          cell("Calls", count(s.calls), { class: "num" }), cell("Tokens in", count(s.input), { class: "num" }), cell("Cached", count(s.cached), { class: "num" }), cell("Tokens out", count(s.output), { class: "num" }), cell("Money", money(s.costs) || "–", { class: "nowrap" }));
+      })),
+    ] };
+  });
+}

@@ -1,0 +1,117 @@
+"""The hub's pages with a real hub: an administrator makes a tenant and an agent, and sees what the tenant has and costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from tests.serving import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ADMIN = "adm_" + "5" * 64
+AGENT = Path(__file__).parent / "agent.py"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    server = Server(env={"DRAGOMAN_ADMIN_TOKEN": ADMIN})
+    server.command = [
+        sys.executable, "-m", "dragoman.cli", "hub", "--data", str(tmp_path_factory.mktemp("hub")), "--model", "echo",
+        "--port", str(server.port), "--console", "--agents", str(AGENT),
+    ]  # fmt: skip
+    async with server:
+        yield server
+
+
+async def enter(page: Page, hub: Server, token: str, place: str = "hub") -> None:
+    await page.goto(f"{hub.url}/console/#token={token}")
+    await expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+    await page.evaluate("place => { location.hash = place }", place)
+
+
+async def new_tenant(page: Page, name: str) -> str:
+    await page.get_by_label("Name of the new tenant").fill(name)
+    await page.get_by_role("button", name="Create a tenant").click()
+    token = await page.locator("dialog pre").text_content()
+    await page.get_by_role("button", name="Close").click()
+    await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
+    return token or ""
+
+
+async def test_an_administrator_makes_a_tenant_and_an_agent_and_sees_what_changed(
+    page: Page, hub: Server
+) -> None:
+    await enter(page, hub, ADMIN)
+    token = await new_tenant(page, "ada")
+    assert token.startswith("atr_")
+    await page.get_by_role("link", name="ada", exact=True).click()
+    await page.get_by_role("link", name="New agent").click()
+    editor = page.get_by_label("Constitution as JSON")
+    await expect(page.locator(".verdict.good")).to_be_visible()
+    await editor.fill('{"id": "scout", "name": 7}')
+    await expect(page.locator(".verdict.bad code", has_text="name")).to_be_visible()
+    await expect(page.get_by_role("button", name="Create", exact=True)).to_be_disabled()
+    document = {
+        "id": "scout",
+        "name": "Scout",
+        "role": "finder",
+        "goal": "<img src=x onerror=window.__pwned=1>",
+    }
+    await editor.fill(json.dumps(document))
+    await page.get_by_role("button", name="Create", exact=True).click()
+    await expect(page.get_by_role("heading", name="Scout")).to_be_visible()
+    await editor.fill(json.dumps({**document, "goal": "finds more"}, indent=2))
+    await expect(page.locator(".verdict.good", has_text="can be stored")).to_be_visible()
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await page.get_by_role("button", name="Version 1", exact=True).click()
+    await expect(page.locator(".diff .added", has_text="finds more")).to_be_visible()
+    await page.get_by_role("link", name="Chat", exact=True).last.click()
+    await page.locator(".composer textarea").fill("hello")
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
+    await page.go_back()
+    await page.get_by_role("link", name="All agents").click()
+    await expect(page.locator("td", has_text="finds more").first).to_be_visible()
+
+
+async def test_a_tenant_sees_its_own_pages_and_what_its_agents_cost(page: Page, hub: Server) -> None:
+    await enter(page, hub, ADMIN)
+    token = await new_tenant(page, "bob")
+    await page.get_by_role("button", name="Log out").click()
+    await enter(page, hub, token)
+    await expect(page.get_by_role("heading", name="bob")).to_be_visible()
+    await page.evaluate(
+        """token => fetch('/v1/orchestrate', {method: 'POST', headers: {authorization: 'Bearer ' + token},
+           body: JSON.stringify({message: 'hello'})}).then(r => r.text())""",
+        token,
+    )
+    await page.get_by_role("tab", name="Requests").click()
+    await expect(page.locator("td .pill", has_text="completed")).to_be_visible()
+    await page.get_by_role("tab", name="Usage").click()
+    await expect(page.locator(".strip", has_text="Tokens in")).to_be_visible()
+    await page.get_by_role("tab", name="Schedules").click()
+    await page.get_by_label("When").fill("every day at 09:00")
+    await page.get_by_label("What to ask").fill("sum up")
+    await page.get_by_role("button", name="Schedule", exact=True).click()
+    await expect(page.locator("td", has_text="every day at 09:00")).to_be_visible()
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.locator("td .pill", has_text="paused")).to_be_visible()
+    for tab in ("Memory", "Files", "Conversations", "Agents"):
+        await page.get_by_role("tab", name=tab).click()
+        await expect(page.locator(".hubbody .empty, .hubbody table").first).to_be_visible()
+
+
+async def test_an_administrator_disables_a_tenant(page: Page, hub: Server) -> None:
+    await enter(page, hub, ADMIN)
+    await new_tenant(page, "eve")
+    row = page.locator("tr", has=page.get_by_role("link", name="eve", exact=True))
+    await row.get_by_role("button", name="Disable").click()
+    await page.get_by_role("button", name="Disable it").click()
+    await expect(row.locator(".pill", has_text="disabled")).to_be_visible()
