@@ -6,6 +6,7 @@ its model does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -230,6 +231,40 @@ async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_pat
             reply = await served.client(answers[str(reply)], task=reply.id)
         assert sorted(asked) == sorted(answers)
         assert str(reply) == "city=Rome; from Monday to Friday"
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "function"),
+    [
+        ("langgraph", "langgraph", "content_of"),
+        ("pydantic-ai", "pydantic_ai", "prompt_of"),
+        ("openai-agents", "openai_agents", "items_of"),
+        ("google-adk", "google_adk", "content_of"),
+        ("agent-framework", "agent_framework", "chat_message_of"),
+        ("strands", "strands", "prompt_of"),
+    ],
+)
+async def test_text_files_links_and_data_of_a_message_reach_the_framework(
+    framework: str, module: str, function: str
+) -> None:
+    install(framework)
+    process = await asyncio.create_subprocess_exec(
+        python(framework),
+        "-W",
+        "ignore",
+        str(PROGRAMS / "files.py"),
+        module,
+        function,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0
+    assert (
+        "look" in said
+        and "image" in said
+        and "https://files.example.com/a.pdf" in said
+        and '"a"' in said.replace("\\", "")
+    )
 
 
 async def test_what_else_langgraph_has_pauses_and_continues_after_a_kill(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class LangGraphAdapter:
         if "messages" in fields:
             given = message.data if isinstance(message.data, dict) else {}
             more = {name: value for name, value in given.items() if name in fields and name != "messages"}
-            return {"messages": [HumanMessage(content=_content(message, bool(more)))], **more}
+            return {"messages": [HumanMessage(content=content_of(message, without_data=bool(more)))], **more}
         if message.data is not None:
             return message.data
         if not fields:
@@ -217,7 +217,7 @@ def _text_of(message: BaseMessage) -> str:
     return "".join(block for block in blocks if isinstance(block, str))
 
 
-def _content(message: Message, without_data: bool) -> Any:
+def content_of(message: Message, *, without_data: bool = False) -> Any:
     """What a person sent, as LangChain has it: text, or blocks if there are files."""
     blocks: list[Any] = []
     for part in message.parts:
