@@ -21,6 +21,7 @@ from dragoman.model.usage import TokenUsage
 from dragoman.server.app import App
 from tests.console.conftest import HOST, Operator
 from tests.server.wire import envelope, request
+from tests.waiting import until
 
 ADMIN = "adm_" + "0" * 64
 OURS = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin"}
@@ -175,6 +176,21 @@ async def test_the_printed_url_makes_an_operator_and_a_new_admin_token_ends_the_
         shown: list[Any] = []
         await hub.tenants.rotate_admin(show=shown.append)
         assert (await page("GET", "/me")).status == 401
+
+
+async def test_a_copy_counts_as_a_request_of_its_tenant() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await send(app, token, "of ada")
+        viewer = Operator(app, token)
+        (row,) = (await viewer.get("/tasks"))["tasks"]
+        await hub.tenants.limit(tenant, None, 1)
+        statuses = [
+            (await viewer("POST", f"/tasks/{row['key']}/fork", {"record": 1})).status for _ in range(3)
+        ]
+        assert statuses == [201, 429, 429]
+        await until(lambda: viewer.get("/tasks"), lambda page: page["counts"] == {"TASK_STATE_COMPLETED": 2})
+        assert hub.quotas.counts() in ({}, {tenant.key: 0})
 
 
 async def test_the_hubs_own_paths_stay_and_cors_does_not_reach_the_console() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from msgspec.structs import replace as replace_field
 
 from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, is_loopback
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
-from dragoman.console.api import NO_SCOPE, Console, ConsoleRequest, NotFound
+from dragoman.console.api import NO_SCOPE, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE, OutboundGuard
 from dragoman.console.webhooks import Receivers
@@ -30,7 +30,7 @@ from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.api.routes import ADMIN, ApiRequest
 from dragoman.hub.api.routes import TENANT as TENANT_ROUTE
 from dragoman.hub.errors import NotFound as HubNotFound
-from dragoman.hub.hub import Hub
+from dragoman.hub.hub import A2A, Hub
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Principal, Scope
 from dragoman.server.app import Operators
@@ -108,13 +108,28 @@ class HubConsole:
             *calling_modules(guard, Logins(guard), act_for=act_for),
             partial(hub_routes, hub=hub, native=native),
         )
+
+        @contextmanager
+        def admit(scope: Scope, task: str) -> Iterator[None]:
+            """A copy of a task counts as a request of its tenant."""
+            tenant = hub.tenants.current(int(scope.tenant))
+            if tenant is None or tenant.disabled:
+                raise Conflict("the tenant is disabled")
+            hub.quotas.take_token(tenant)
+            hub.quotas.reserve(tenant, scope.agent, task, via=A2A)
+            try:
+                yield
+            except BaseException:
+                hub.quotas.release(tenant.key, scope.agent, task)
+                raise
+
         access = Access(key=key, check=check, holds=holds, one_time=self._one_time, hosts=self._hosts)
         return Console(
             access,
             kind="hub",
             features=(*FEATURES, *CALLING_FEATURES, "hub"),
             modules=modules,
-            server=replace(parts, find_mounts=mounts),
+            server=replace(parts, find_mounts=mounts, admit=admit),
             receivers=self._receivers,
         )
 

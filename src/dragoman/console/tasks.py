@@ -9,6 +9,7 @@ import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +28,7 @@ from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
 from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
-from dragoman.model.ids import read_timestamp, timestamp
+from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
 from dragoman.model.skill_schemas import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
@@ -567,6 +568,12 @@ def routes(console: Console) -> Sequence[Route]:
                 raise Conflict(error.message) from None
         return await tasks.row(await tasks.info(request))
 
+    async def copy_task(info: TaskInfo, upto: int) -> NewTask:
+        made = new_id()
+        with server.admit(info.scope, made) if server.admit is not None else nullcontext():
+            await fork(server.store, server.bus, info.scope, info.id, upto, made=made)
+        return NewTask(key_of(info.scope, made))
+
     @api.add(
         "POST", "/tasks/{key}/retry", "Run a failed task again, as a new task.", returns=NewTask, status=201
     )
@@ -577,8 +584,7 @@ def routes(console: Console) -> Sequence[Route]:
                 "only a task that failed, was rejected or canceled can be retried; fork copies any task"
             )
         with console.audited(request, "retry", info.scope, info.id):
-            made = await fork(server.store, server.bus, info.scope, info.id, info.seq)
-        return NewTask(key_of(info.scope, made))
+            return await copy_task(info, info.seq)
 
     about = "Copy a task's log up to a record, as a new task, and run it from there."
 
@@ -587,8 +593,7 @@ def routes(console: Console) -> Sequence[Route]:
         info = await tasks.info(request)
         upto = (await request.json(ForkRequest)).record
         with console.audited(request, "fork", info.scope, info.id):
-            made = await fork(server.store, server.bus, info.scope, info.id, upto)
-        return NewTask(key_of(info.scope, made))
+            return await copy_task(info, upto)
 
     return api
 

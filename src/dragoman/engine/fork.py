@@ -21,13 +21,13 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate
 _TTL_SECONDS = 60.0
 
 
-async def fork(store: Store, bus: Bus, scope: Scope, task: str, upto: int) -> str:
-    """Make a task whose log is a copy of the first `upto` records of `task`, and let it run. Returns its id.
+async def fork(store: Store, bus: Bus, scope: Scope, task: str, upto: int, *, made: str = "") -> str:
+    """Make a task whose log is a copy of the first `upto` records of `task`, and let it run. Returns its id, which is `made` if given.
 
     A record that finishes the task, and what comes after it, is not copied. Raises `TaskNotFound`, and `InvalidParams` if there is
     no such record.
     """
-    log, made = store.scope(scope), new_id()
+    log, made = store.scope(scope), made or new_id()
     head = await log.head(task)
     if not 1 <= upto <= head.seq:
         raise InvalidParams(f"the task has records 1 to {head.seq}", fields=(("record", f"is {upto}"),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from dragoman.auth.keys import KeyRing
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Audit, Bus, Store
 from dragoman.engine.runner import NodeOptions
+from dragoman.model.ops import Scope
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
@@ -38,6 +40,8 @@ class ServerParts:
     """Where operators' actions are recorded; None: nowhere."""
     push: bool = False
     """Webhooks are called."""
+    admit: Callable[[Scope, str], AbstractContextManager[None]] | None = None
+    """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
 
 
 class ServerConsole(Protocol):
