@@ -132,7 +132,7 @@ class BoundCall(Protocol):
         ...
 
     async def read(self) -> Parsed:
-        """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.Refused`."""
+        """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.DialectRefused`."""
         ...
 
     async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
