@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
@@ -27,12 +26,6 @@ MAX_READ_RECORDS = 1000
 MAX_WAITING_BYTES = 256 << 10
 """Bytes of records in memory that wait for a reader. Readers share them; more wait in the log."""
 
-GATHER_ROUNDS, GATHER_SECONDS = 64, 0.002
-"""How many rounds of the loop, and how long, a reader that has just read waits for more: records that come one by one in quick
-succession are then sent together. Records are in the log meanwhile, so that only this reader sees them later. Without it, an
-event that comes by itself costs 17 µs of CPU on the memory store instead of 13 (`bench.run`, paced); on SQLite it costs the same,
-because the commit gathers."""
-
 
 class Reader(AbstractContextManager["Reader"]):
     """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
@@ -41,7 +34,7 @@ class Reader(AbstractContextManager["Reader"]):
     together for records that the bus did not report; a reader without others searches by itself.
     """
 
-    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_last", "_listening", "_log", "_others", "_poll", "_records", "_scope",
+    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_scope",
                  "_stale", "_topic", "_task", "_waiter")  # fmt: skip
 
     def __init__(
@@ -66,8 +59,6 @@ class Reader(AbstractContextManager["Reader"]):
         """There may be records that the bus did not bring: read the log."""
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
-        self._last = 0.0
-        """When `next` returned."""
 
     def __enter__(self) -> Self:
         self._listening = self._bus.listen(self._topic, self._on_wake)
@@ -87,8 +78,6 @@ class Reader(AbstractContextManager["Reader"]):
         while True:
             if not self._stale and not self._records:
                 await self._wait()
-                if time.monotonic() < self._last + GATHER_SECONDS:
-                    await self._gather()
             if not self._stale:
                 batch, self._records, self._bytes = self._records, [], 0
                 if batch and batch[0].seq <= self._after:
@@ -106,17 +95,9 @@ class Reader(AbstractContextManager["Reader"]):
                 )  # and perhaps more
             if batch:
                 self._after = batch[-1].seq
-                self._last = time.monotonic()
                 return batch
             if self._closed:
                 raise Unavailable("shutting down", retry_after=1)
-
-    async def _gather(self) -> None:
-        latest = self._last + GATHER_SECONDS
-        for _ in range(GATHER_ROUNDS):
-            if self._stale or len(self._records) >= GATHER_ROUNDS or time.monotonic() >= latest:
-                return
-            await asyncio.sleep(0)
 
     def close(self) -> None:
         """Read what there is, and wait for nothing more."""
