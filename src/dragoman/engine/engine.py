@@ -381,9 +381,10 @@ class Engine:
         return head
 
     async def _get(self, call: Call, request: GetTask) -> Task:
-        length = request.history_length
-        snapshot = await self._visible(call, request.id, admit=self._large.hold)
-        return trimmed(snapshot.task, length)
+        snapshot = await self._store.scope(call.scope).load(request.id, admit=self._large.hold)
+        if snapshot.hidden:
+            raise TaskNotFound(request.id)
+        return trimmed(snapshot.task, request.history_length)
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
         size = PAGE_TASKS if request.page_size is None else request.page_size
