@@ -82,7 +82,9 @@ async def test_a_card_cannot_lead_to_another_private_address() -> None:
         assert inner.asked
 
 
-@pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--insecure"], ["--svc-param", "a:b"]])
+@pytest.mark.parametrize(
+    "words", [["--host", "0.0.0.0"], ["--insecure"], ["--svc-param", "a:b"], ["--a2a-version", "1.0"]]
+)
 async def test_what_the_inspector_does_not_offer_is_refused(words: list[str]) -> None:
     code, _, err = await run("http://127.0.0.1:1", *words)
     assert code == 2 and "inspector" in err

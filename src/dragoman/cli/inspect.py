@@ -149,6 +149,10 @@ def _serve(args: argparse.Namespace) -> int:
     from dragoman.server.app import App
     from dragoman.server.runtime import run as serve
 
+    if args.a2a_version or args.transport or args.timeout:
+        args.refuse(
+            "--a2a-version, --transport and --timeout are for --json: choose version and binding in the inspector's page"
+        )
     if not is_loopback(args.host):
         args.refuse("the page of the inspector is served on loopback only")
     try:
