@@ -31,6 +31,7 @@ from dragoman.adapters.adapter import (
 from dragoman.client import TaskFailed
 from dragoman.model.usage import USAGE
 from tests.serving import Server
+from tests.waiting import until
 
 Run = Callable[[Start], AsyncGenerator[AnyEvent, None]]
 
@@ -119,7 +120,12 @@ async def pauses(start: Start) -> AsyncGenerator[AnyEvent, None]:
 
 @pytest.mark.parametrize(
     ("said", "read"),
-    [("yes", "True ''"), ("no, too much", "False 'too much'"), ("Nein", "False ''")],
+    [
+        ("yes", "True ''"),
+        ("no, too much", "False 'too much'"),
+        ("No - too much", "False 'too much'"),
+        ("Nein", "False ''"),
+    ],
 )
 async def test_an_approval_is_read_as_people_give_it(said: str, read: str) -> None:
     async with agent_of(pauses).test() as client:
@@ -179,8 +185,7 @@ async def test_a_message_that_comes_during_a_turn_begins_with_the_state_of_that_
         sent = await client.send("first", wait=False)
         await began.wait()
         second = asyncio.create_task(client.send("second", task=sent.id))
-        while len((await client.get(sent.id)).history) < 2:  # it is on record
-            await asyncio.sleep(0)
+        await until(lambda: client.get(sent.id), lambda task: len(task.history) == 2)  # it is on record
         go_on.set()
         reply = await second
     assert reply.task is not None

@@ -27,11 +27,11 @@ from msgspec import Struct
 from dragoman.adapters.remote_agent import run_scope
 from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
-from dragoman.model.answers import yes_or_no
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import ListTasks
-from dragoman.model.questions import AskedQuestion, with_questions
+from dragoman.model.questions import Approval, AskedQuestion, read_value, with_questions
 from dragoman.model.task import TaskState
+from dragoman.model.values import Unfit
 
 logger = logging.getLogger("dragoman.adapters")
 
@@ -396,20 +396,11 @@ def _read(question: Question, text: str, data: Any) -> Answer | None:
     if not question.approval:
         value = data if data is not None else _from_json(text) if question.schema is not None else text
         return Answer(text=text or (data if isinstance(data, str) else ""), value=value)
-    reason = ""
-    if isinstance(data, dict):
-        reason = str(data.get("comment") or "")
-        data = data.get("approved")
-    if isinstance(data, str):
-        text, data = data, None
-    if isinstance(data, bool):
-        return Answer(text=text, value=data, reason=reason)
-    if (said := yes_or_no(text)) is not None:
-        return Answer(text=text, value=said)
-    first, _, rest = text.strip().partition(" ")
-    if yes_or_no(first.strip(",.;:!")) is False:  # "no, it is too expensive"
-        return Answer(text=text, value=False, reason=rest.strip() or text)
-    return None
+    try:
+        said: Approval = read_value(Approval, text if data is None else data)
+    except Unfit:
+        return None
+    return Answer(text=text, value=said.approved, reason=said.comment)
 
 
 def _from_json(text: str) -> Any:
