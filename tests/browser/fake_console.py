@@ -197,6 +197,10 @@ class FakeConsole:
 
         return StreamingResponse(until_ended(), media_type="text/event-stream")
 
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
     async def tasks_stream(self, request: Request) -> Response:
         async def chunks() -> AsyncIterator[bytes]:
             await asyncio.Event().wait()

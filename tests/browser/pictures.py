@@ -99,13 +99,14 @@ async def story(browser: Browser, server: Server) -> str:
 
 
 @asynccontextmanager
-async def inspecting(url: str) -> AsyncIterator[str]:
-    """`dragoman inspect` as a process of its own: the address that it prints."""
+async def running(*command: str) -> AsyncIterator[str]:
+    """A `dragoman` command that serves a console, as a process of its own: the address that it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dragoman.cli", "inspect", url, "--port", str(lasting_port()),
+        sys.executable, "-m", "dragoman.cli", *command, "--port", str(lasting_port()),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None
+    reading = None
     try:
         async with asyncio.timeout(WAIT):
             said = ""
@@ -113,10 +114,13 @@ async def inspecting(url: str) -> AsyncIterator[str]:
                 line = await process.stdout.readline()
                 assert line, said
                 said += line.decode()
+        reading = asyncio.create_task(process.stdout.read())  # so that it never waits for a reader
         yield found[0]
     finally:
-        process.kill()
+        process.terminate()
         await process.wait()
+        if reading is not None:
+            await reading
 
 
 async def everything(browser: Browser, server: Server, key: str, folder: Path) -> None:
@@ -135,7 +139,7 @@ async def everything(browser: Browser, server: Server, key: str, folder: Path) -
             ):  # fmt: skip
                 await go(page, place)
                 await take(name)
-            async with inspecting(f"{server.url}/currency") as address:
+            async with running("inspect", f"{server.url}/currency") as address:
                 other = await page.context.new_page()
                 await other.goto(address)
                 await expect(other.locator(".inspectbody .skill")).to_be_visible()

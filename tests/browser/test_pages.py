@@ -191,3 +191,46 @@ async def test_a_form_is_made_from_the_schema_of_a_skill_and_sends_its_values(
             }
         }
     ]
+
+
+NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, textarea, [role=tab], [role=list], nav, dialog')]
+  .filter(n => n.checkVisibility() && !(n.getAttribute('aria-label') || n.labels?.length || n.textContent.trim() || n.title))
+  .map(n => n.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_every_control_has_a_name_and_every_view_a_heading(
+    page: Page, fake: FakeConsole, width: int
+) -> None:
+    await page.set_viewport_size({"width": width, "height": 844})
+    with_log(fake, 5)
+    for place in (
+        "agents",
+        "agents/echo",
+        "chat/echo",
+        "tasks",
+        "task/k1",
+        "webhooks",
+        "audit",
+        "metrics",
+        "inspect",
+    ):
+        await (
+            enter(page, fake, place)
+            if place == "agents"
+            else page.evaluate("place => { location.hash = place }", place)
+        )
+        await expect(page.locator("h1:visible")).to_have_count(1)
+        await expect(page.locator("main")).to_have_count(1)
+        assert await page.evaluate(NAMELESS) == [], place
+        ids = await page.evaluate("[...document.querySelectorAll('[id]')].map(n => n.id)")
+        assert len(ids) == len(set(ids))
+
+
+async def test_a_log_that_is_over_or_not_looked_at_holds_no_connection(page: Page, fake: FakeConsole) -> None:
+    with_log(fake, 3)
+    await enter(page, fake, "task/k1")
+    await expect(page.locator(".live.live")).to_have_text("live")
+    assert fake.streams() == 1
+    await page.evaluate("location.hash = 'agents'")
+    await until(fake.streams, lambda n: n == 0)

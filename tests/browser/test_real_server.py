@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.pictures import inspecting
+from tests.browser.pictures import running
 from tests.serving import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -238,7 +238,7 @@ async def test_the_table_of_tasks_is_live_and_says_what_waits_for_a_person(
 async def test_the_inspector_shows_the_card_of_an_agent_elsewhere_and_talks_to_it(
     page: Page, server: Server
 ) -> None:
-    async with inspecting(f"{server.url}/clerk") as address:
+    async with running("inspect", f"{server.url}/clerk") as address:
         await page.goto(address)
         await expect(page.locator(".inspectbody h2").first).to_have_text("Clerk")
         await expect(page.locator(".inspectbody .skill")).to_have_count(7)
@@ -286,3 +286,33 @@ async def test_a_test_receiver_shows_what_a_webhook_gets(page: Page, server: Ser
         address,
     )
     await expect(page.locator(".deliveries li")).to_contain_text("hello")
+
+
+async def test_the_page_says_when_code_is_loaded_again_and_when_it_has_an_error(
+    page: Page, tmp_path: Path
+) -> None:
+    file = tmp_path / "greeter.py"
+    code = """
+from dragoman import Agent
+
+agent = Agent("Greeter", description="Greets")
+
+
+@agent.skill
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+"""
+    file.write_text(code)
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with running("dev", str(file), "--store", store) as address:
+        await page.goto(address)
+        await page.get_by_role("link", name="Chat", exact=True).first.click()
+        await say(page, "Ada")
+        await expect(page.locator(".answer").last).to_contain_text("Hello, Ada!")
+        file.write_text(code.replace("async def", "async df"))
+        await expect(page.locator(".devbar")).to_contain_text("The old code goes on serving.")
+        await expect(page.locator(".devbar")).to_contain_text("line 8: invalid syntax")
+        file.write_text(code.replace("Hello,", "Good day,"))
+        await expect(page.locator(".devbar.bad")).to_be_hidden()
+        await say(page, "Bob")
+        await expect(page.locator(".answer").last).to_contain_text("Good day, Bob!")

@@ -26,7 +26,7 @@ export function chatView(there, me) {
   const picker = h("select", { "aria-label": "Agent", onchange: () => go(picker.value) });
   const tenants = h("select", { "aria-label": "Tenant", hidden: true, onchange: () => go("", tenants.value) });
   const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), tenants, picker, h("span.grow"),
-    button("New conversation", () => { conversations.delete(name(picker.value)); show(picker.value); }, { class: "quiet" })), body);
+    button("New conversation", () => { conversations.get(name(picker.value))?.close(); conversations.delete(name(picker.value)); show(picker.value); }, { class: "quiet" })), body);
   let agents = [], wantedTask = there.query.get("task"), tenant = there.query.get("tenant") || "";
 
   const name = (id) => `${tenant}/${id}`;
@@ -39,9 +39,11 @@ export function chatView(there, me) {
     if (!agent) return fill(body, empty("No such agent", line(id, 100)));
     picker.value = id;
     let talk = conversations.get(name(id));
-    if (!talk || wantedTask) { talk = new Conversation({ agent, tenant }); conversations.set(name(id), talk); }
+    if (!talk || wantedTask) { talk?.close(); talk = new Conversation({ agent, tenant }); conversations.set(name(id), talk); }
     talk.agent = agent;
+    for (const other of conversations.values()) if (other !== talk) other.hide();
     fill(body, talk.node);
+    talk.log?.follow();
     if (wantedTask) talk.openTask(wantedTask).catch(failure);
     wantedTask = null;
     const draft = drafts.get(id);
@@ -71,6 +73,7 @@ export function chatView(there, me) {
   load(there.rest[0]);
   return {
     title: "Chat", node,
+    close() { for (const talk of conversations.values()) talk.hide(); },
     update(next) {
       if (!agents.length) return false;
       wantedTask = next.query.get("task");
@@ -144,6 +147,15 @@ export class Conversation {
     const entries = [["events", "Events", () => h("div.scroll", {}, this.eventList)], ["wire", "Bytes", () => h("div.scroll", {}, this.wireList)]];
     if (this.agent) entries.unshift(["log", "Log", () => this.logBody]);
     return tabs(entries, { label: "What happens beside the conversation" });
+  }
+
+  /** Nobody looks: the log is read again when somebody does, unless it is what the answer comes from. */
+  hide() { if (!this.running?.recovering) this.log?.pause(); }
+
+  /** Follow nothing of it any longer. The task goes on. */
+  close() {
+    this.running?.leave();
+    this.log?.close();
   }
 
   focus() { if (matchMedia("(min-width: 700px)").matches) this.input.focus(); }
@@ -314,6 +326,7 @@ export class Conversation {
       return this.end(turn);
     }
     turn.recovering = true;
+    this.log?.follow();
     this.showState();
     while (this.running === turn && this.log?.key === undefined) {
       await this.findLog(taskId, turn.fold.contextId || this.context);

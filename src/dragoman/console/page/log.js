@@ -1,7 +1,7 @@
 // The log of one task: pages of it as they are wanted, and what is appended as it happens. Every record is kept once.
 
 import { follow, get } from "./api.js";
-import { clock, count, duration, h, line, pill, segment } from "./dom.js";
+import { clock, count, duration, FINAL, h, line, pill, segment } from "./dom.js";
 import { virtualList } from "./virtual.js";
 
 const PAGE = 500;
@@ -19,6 +19,7 @@ export class TaskLog {
     this.pending = new Map();
     this.closed = false;
     this.stream = null;
+    this.over = false;
     this.errors = 0;
   }
 
@@ -31,12 +32,28 @@ export class TaskLog {
     this.last = row.records || 0;
     if (this.last) await this.load(Math.max(0, this.last - PAGE));
     if (this.closed) return;
+    this.follow();
+    this.onchange(1);
+  }
+
+  /** Follow it from where it is: a browser has few connections, so a log that nobody looks at is not followed. */
+  follow() {
+    if (this.stream || this.closed || this.over) return;
     this.stream = follow(this.path + "/events", {
       cursor: () => this.last || undefined,
       status: (state, error) => { this.state = state; this.onstatus(state, error); },
-      on: (event, data) => (event === "state" ? this.onrow(data) : this.append(data)),
+      on: (event, data) => {
+        if (event !== "state") return this.append(data);
+        this.onrow(data);
+        this.over = FINAL.has(data.state) && this.last >= data.records;
+        if (this.over) this.pause(); // it never changes again
+      },
     });
-    this.onchange(1);
+  }
+
+  pause() {
+    this.stream?.close();
+    this.stream = null;
   }
 
   take(records) {
@@ -87,7 +104,7 @@ export class TaskLog {
 
   get complete() { return this.records.size >= this.last; }
   list() { return [...this.records.values()].sort((a, b) => a.seq - b.seq); }
-  close() { this.closed = true; this.stream?.close(); }
+  close() { this.closed = true; this.pause(); }
 }
 
 /** The rows of a log, of which only those that are seen are made. `onselect(seq)` is told which one was clicked. */
