@@ -177,19 +177,11 @@ def _is_file(value: str) -> bool:
 
 
 async def _print_stream(stream: Stream, args: argparse.Namespace) -> int:
-    answer = show.Answer()
-    whole = args.output is not None and not args.stream
+    answer = show.Answer(args.output, streams=args.stream)
     try:
         async with stream:
             async for piece in stream:
-                if whole:
-                    answer.progress.say(piece.status)
-                elif args.json:
-                    show.event(piece)
-                elif args.output == "text":
-                    show.event_text(piece)
-                else:
-                    answer.piece(piece)
+                answer.piece(piece)
     except asyncio.CancelledError:  # Ctrl-C
         answer.end()
         if stream.task is not None and not stream.task.state.over:
@@ -198,7 +190,7 @@ async def _print_stream(stream: Stream, args: argparse.Namespace) -> int:
         raise
     finally:
         answer.end()
-    return _finish(stream.reply, args, printed=not whole)
+    return _finish(stream.reply, args, printed=not answer.is_whole)
 
 
 def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:

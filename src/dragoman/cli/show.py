@@ -188,10 +188,13 @@ class Answer:
     """Prints an answer: text as it is, data as JSON, files by name.
 
     A terminal gets each piece when it comes, and what was printed stays as it is. What is no terminal cannot be told that a
-    text is void, so it gets the whole answer at the `end`.
+    text is void, so it gets the whole answer at the `end`. With an `output` format, each event is printed in that format, or, if
+    the command does not stream, the caller prints the whole task at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, output: str | None = None, *, streams: bool = False) -> None:
+        self._output = output
+        self.is_whole = output is not None and not streams
         self.progress = Progress()
         self._live = sys.stdout.isatty()
         self._artifact = ""
@@ -200,6 +203,13 @@ class Answer:
         self._line_open = False
 
     def piece(self, piece: Piece) -> None:
+        if self.is_whole:
+            return self.progress.say(piece.status)
+        if self._output is not None:
+            return event(piece) if self._output == "json" else event_text(piece)
+        self._print(piece)
+
+    def _print(self, piece: Piece) -> None:
         event = piece.event
         artifact = event.artifact.artifact_id if isinstance(event, ArtifactUpdate) else ""
         if piece.replaces:

@@ -97,27 +97,19 @@ async def cancel(agent: Client, args: argparse.Namespace) -> int:
 
 
 async def subscribe(agent: Client, args: argparse.Namespace) -> int:
-    answer = show.Answer()
-    whole = args.output is not None and not args.stream
+    answer = show.Answer(args.output, streams=args.stream)
     stream = agent.subscribe(args.id)
     try:
         async with stream:
             async for piece in stream:
-                if whole:
-                    answer.progress.say(piece.status)
-                elif args.json:
-                    show.event(piece)
-                elif args.output == "text":
-                    show.event_text(piece)
-                else:
-                    answer.piece(piece)
+                answer.piece(piece)
                 if piece.state.interrupted:
                     break
     finally:
         answer.end()
     if args.output is None:
         print(f"the task is {stream.reply.state.word}", file=sys.stderr)
-    elif stream.task is not None and (whole or args.output == "text"):
+    elif stream.task is not None and (answer.is_whole or args.output == "text"):
         return _print(stream.task, args)
     return exit_code(args, stream.reply.state)
 
