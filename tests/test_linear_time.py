@@ -54,6 +54,7 @@ OURS = {
     "routes._PARAMETER": "our own routes",
     "openapi._PARAMETER": "our own routes",
     "openapi: \\w+": "our own routes",
+    "openapi: \\W": "the name of a method that the developer's own extension adds",
     "routing: \\w+": "our own list of words",
     "fetcher: \\w+": "our own list of words",
     "openapi: \\{(\\w+)(?:=([^}]*))?\\}": "our own templates",
@@ -98,6 +99,17 @@ WORST: dict[str, tuple[Case, ...]] = {
     "findings: \\d+\\.\\d+\\.\\w+": (("fullmatch", "", "1", ""), ("fullmatch", "1.1.", "a", "!")),
     "findings: _([a-z0-9])": (("sub", "", "_", ""),),
     "questions._CLAUSE": (("split", "", " ", ""), ("split", "", "a ", "")),
+    "access._HOST": (
+        ("fullmatch", "", "a", "!"),
+        ("fullmatch", "[", ":", ""),
+        ("fullmatch", "[:]:", "1", ""),
+    ),
+    "redact._NAMES": (
+        ("match", "", "-", ""),
+        ("match", "", "token-", ""),
+        ("match", "", "aA", ""),
+        ("match", "", "token", "\n"),
+    ),
     "redact._TEXTS": (
         ("sub", "", "eyJ-", ""),
         ("sub", "", "aeyJ", ""),
@@ -115,6 +127,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "turn: v?(\\d+(?:\\.\\d+)*)(.*)": (("match", "", "1", ""), ("match", "", "1.", "")),
     "webhooks._ID": (("fullmatch", "", "a", ""),),
     "wire._FRAME_END": (("search", "", "\n ", ""), ("search", "", "\r\n ", "")),
+    "wire._PAIR": (("sub", "", "a", ""), ("sub", "", "&a", ""), ("sub", "", "a=", ""), ("sub", "", "&", "")),
     "wire._MEMBER": (
         ("sub", "", '"a" ', ""),
         ("sub", '"a"', " ", ""),
@@ -449,8 +462,8 @@ def inline() -> tuple[dict[str, list[re.Pattern[Any]]], set[str]]:
         for scope, call in _calls(ast.parse(path.read_text(encoding="utf-8")), name):
             given = call.args[0]
             if isinstance(given, ast.Constant) and not (scope == name and _method(call) == "compile"):
-                assert isinstance(given.value, str), "give it a name: constants() finds it then"
-                written.setdefault(f"{_file(name)}: {given.value}", []).append(re.compile(given.value))
+                text = given.value.decode("latin-1") if isinstance(given.value, bytes) else given.value
+                written.setdefault(f"{_file(name)}: {text}", []).append(re.compile(given.value))
             elif not isinstance(given, ast.Constant) and scope != name:
                 built.add(_file(name) + scope.removeprefix(name))
     for key in _schema_patterns():
@@ -496,17 +509,21 @@ def _method(call: ast.Call) -> str:
 def listed() -> tuple[dict[str, list[re.Pattern[Any]]], set[str]]:
     """The expressions by the name that the tables have for them, and those that are in none.
 
-    A file may get another name: what only one entry can mean is found all the same.
+    A file may get another name: what only one entry and one expression can mean is found all the same.
     """
-    out: dict[str, list[re.Pattern[Any]]] = {}
-    unknown: set[str] = set()
+    every = constants() | inline()[0]
     names = {*WORST, *OURS}
-    for found, patterns in (constants() | inline()[0]).items():
-        alike = [found] if found in names else [name for name in names if _own_name(name) == _own_name(found)]
-        if len(alike) == 1:
-            out.setdefault(alike[0], []).extend(patterns)
+    out = {name: every[name] for name in names & every.keys()}
+    moved: dict[str, list[str]] = {}
+    for found in every.keys() - names:
+        moved.setdefault(_own_name(found), []).append(found)
+    unknown: set[str] = set()
+    for own, found_there in moved.items():
+        free = [name for name in names - out.keys() if _own_name(name) == own]
+        if len(free) == len(found_there) == 1:
+            out[free[0]] = every[found_there[0]]
         else:
-            unknown.add(found)
+            unknown.update(found_there)
     return out, unknown
 
 
