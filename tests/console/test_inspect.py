@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.console.calls import inspector, serve
 from tests.console.conftest import Operator
 from tests.console.oauth_server import oauth_server
 from tests.ports import free_port
+from tests.waiting import elapse
 
 
 def slow() -> Agent:
@@ -28,7 +28,7 @@ def slow() -> Agent:
     async def speak(text: str, turn: Turn) -> AsyncIterator[str]:
         """Speaks slowly."""
         yield "one "
-        await asyncio.sleep(0.3)
+        await elapse(0.3)
         yield "two"
 
     return agent

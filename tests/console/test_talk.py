@@ -21,7 +21,7 @@ from tests.console.conftest import Operator, console_app
 from tests.console.test_hub import ADMIN, hub_app
 from tests.ports import free_port
 from tests.server.wire import Answer
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 
 def helper(**options: Any) -> Agent:
@@ -360,7 +360,7 @@ async def test_an_answer_without_end_waits_for_a_page_that_does_not_read_and_end
             stalled = 0
             while stalled < 20 and site.sent < 64 << 20:
                 before = site.sent
-                await asyncio.sleep(0.02)
+                await elapse(0.02)
                 stalled = stalled + 1 if site.sent == before else 0
             assert site.sent < 64 << 20, "the agent waits, too"
             answer.blocked.set()
