@@ -30,7 +30,7 @@ await pipeline(createReadStream(from), createBrotliDecompress(), createWriteStre
 def find() -> Path | None:
     """The browser to use, or None."""
     if named := os.environ.get("CHROMIUM"):
-        return Path(named)
+        return Path(named) if Path(named).exists() else None
     for name in NAMES:
         if found := shutil.which(name):
             return Path(found)
