@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -15,6 +15,8 @@ from tests.waiting import until
 
 desk = Agent("Desk")
 runs: list[str] = []
+begins: list[Callable[[], object]] = []
+"""Called when the agent begins to hang."""
 
 
 @desk.skill
@@ -24,6 +26,8 @@ async def sell(turn: Turn) -> str:
         case "fail":
             raise RuntimeError("as it was told")
         case "hang":
+            for begin in begins:
+                begin()
             await asyncio.Event().wait()
         case "ticket":
             return f"a ticket for {await turn.ask('Which day?')}"
@@ -33,6 +37,7 @@ async def sell(turn: Turn) -> str:
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     runs.clear()
+    begins.clear()
     async with running(application(desk, store="memory:")) as url:
         yield url
 
@@ -65,14 +70,21 @@ async def test_a_repeated_tool_call_of_a_run_sends_its_message_once(remote: Remo
     assert len(runs) == 2
 
 
-async def test_cancelling_the_tool_cancels_the_task_of_the_other_agent(url: str) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_cancelling_the_tool_cancels_the_task_of_the_other_agent(url: str, known: bool) -> None:
+    """Also if the other agent has begun, and its first event has not come yet."""
     sending = asyncio.create_task(RemoteAgent(url).send("hang"))
-    await until(lambda: runs)
-    sending.cancel()
+    if known:
+        await until(lambda: runs)
+        async with connect(url) as client:
+            await until(lambda: client.get(runs[0]), lambda task: task.state is TaskState.WORKING)
+        sending.cancel()
+    else:
+        begins.append(sending.cancel)
     with pytest.raises(asyncio.CancelledError):
         await sending
     async with connect(url) as client:
-        task = await until(lambda: client.get(runs[0]), lambda task: task.state is not TaskState.WORKING)
+        task = await until(lambda: client.get(runs[0]), lambda task: task.state.terminal)
     assert task.state is TaskState.CANCELED
 
 

@@ -50,16 +50,28 @@ class RemoteAgent:
             more["key"] = f"{scope}/{call}/{digest(text.encode())}"
         async with connect(self._agent, **self._options) as agent:
             stream = agent.stream(text, **more)
+            known = asyncio.Event()
+
+            async def read() -> None:
+                try:
+                    async for _ in stream:
+                        known.set()
+                finally:
+                    known.set()
+
+            reading = asyncio.create_task(read())
             try:
-                async for _ in stream:
-                    pass
+                await asyncio.shield(reading)
             except asyncio.CancelledError:
-                known = task or (stream.task.id if stream.task is not None else "")
-                if known:
-                    with suppress(Exception):
-                        async with asyncio.timeout(CANCEL_SECONDS):
-                            await agent.cancel(known)
+                with suppress(Exception):
+                    async with asyncio.timeout(CANCEL_SECONDS):
+                        await known.wait()  # the message may have arrived, and its task has no name here yet
+                        if begun := task or (stream.task.id if stream.task is not None else ""):
+                            await agent.cancel(begun)
                 raise
+            finally:
+                reading.cancel()
+                await asyncio.wait([reading])
             reply = stream.reply
         said = str(reply)
         if reply.state not in (TaskState.COMPLETED, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
