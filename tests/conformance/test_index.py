@@ -136,7 +136,8 @@ async def test_a_row_says_who_runs_a_task_and_how_its_log_begins(store: Store, l
     await log.create("t", "ctx", sent, node="n1")
     info = await store.index.get(SCOPE, "t")
     assert (info.scope, info.id, info.context, info.seq) == (SCOPE, "t", "ctx", 1)
-    assert (info.state, info.done, info.ready, info.attempt) == (TaskState.SUBMITTED, False, True, 1)
+    assert (info.state, info.done, info.ready) == (TaskState.SUBMITTED, False, True)
+    assert (info.attempt, info.fence) == (1, 1)
     assert info.node == "n1" and 30 < info.expires - time.time() <= 61
     assert unpack(info.head, 1)[0].body == sent
     await store.leave("n1")
@@ -144,6 +145,9 @@ async def test_a_row_says_who_runs_a_task_and_how_its_log_begins(store: Store, l
     assert (info.node, info.expires) == ("", 0.0)
     (listed,) = (await store.index.find(TaskQuery(), limit=1)).tasks
     assert listed == info
+    await store.claim("n2", limit=1)
+    info = await store.index.get(SCOPE, "t")
+    assert (info.attempt, info.fence, info.node) == (2, 2, "n2")
 
 
 async def test_the_head_of_a_long_log_is_short(store: Store, log: Log) -> None:

@@ -216,6 +216,9 @@ async def test_a_turn_that_runs_again_is_a_second_attempt(tmp_path: Path) -> Non
         assert numbers == list(range(seen + 1, numbers[-1] + 1)), "each event once"
         detail = await operator.get(f"/tasks/{row['key']}")
         assert detail["attempts"] == 2
+        assert [row["attempts"] for row in await rows(operator)] == [2]
+        states = [msgspec.json.decode(frame.data) for frame in rest.frames() if frame.event == "state"]
+        assert states[-1]["attempts"] == 2
         records = (await operator.get(f"/tasks/{row['key']}/records"))["records"]
         place = next(n for n, record in enumerate(records) if record["kind"] == "attempt")
         assert {r["attempt"] for r in records[:place]} == {1} and {r["attempt"] for r in records[place:]} == {

@@ -9,7 +9,7 @@ import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +41,8 @@ PAGE_TASKS, MAX_PAGE_TASKS = 50, 200
 PAGE_RECORDS, MAX_PAGE_RECORDS = 500, 2000
 PAGE_BYTES = 1 << 20
 """Bytes of a log that a page is made from. A single record may be larger."""
+LISTED_BYTES = 64 << 10
+"""Of a log that is folded for its row in a list."""
 SEARCH_PAGES = 20
 """Pages of tasks that one search for a text looks at."""
 CANCEL_SECONDS = 5.0
@@ -210,7 +212,14 @@ class Tasks:
         return info
 
     async def row(self, info: TaskInfo) -> TaskRow:
-        """A task as a list shows it."""
+        """A task as a list shows it. The attempts of a long log that is not being watched may be less than there were."""
+        return await self._row(info, max_bytes=LISTED_BYTES)
+
+    async def exact_row(self, info: TaskInfo) -> TaskRow:
+        """`row`, whatever it costs."""
+        return await self._row(info, max_bytes=info.size)
+
+    async def _row(self, info: TaskInfo, *, max_bytes: int) -> TaskRow:
         first = _first_record(info.head)
         mail = first.body if first is not None and isinstance(first.body, Mail) else None
         if mail is not None:
@@ -228,13 +237,22 @@ class Tasks:
             created=_created(info, mail),
             updated=info.updated or None,
             records=info.seq,
-            attempts=max(1, info.attempt),
+            attempts=await self._attempts(info, max_bytes),
             text=text,
             node=info.node or None,
             lease_expires=iso(info.expires) if info.expires else None,
             question=await self._question(info) if info.state in INTERRUPTED else None,
             reply=info.hidden,
         )
+
+    async def _attempts(self, info: TaskInfo, max_bytes: int) -> int:
+        """The most attempts that a turn of a task took. One lease is one attempt; for more, the log says it."""
+        if info.fence <= 1 or info.size > max_bytes:
+            return max(1, info.attempt)
+        with suppress(TaskNotFound):
+            snapshot = await self._store.scope(info.scope).load(info.id)
+            return max((n for _, n in snapshot.attempts), default=1)
+        return 1
 
     async def _question(self, info: TaskInfo) -> str:
         try:
@@ -468,7 +486,7 @@ def routes(console: Console) -> Sequence[Route]:
     api, server = RouteList("tasks"), console.server
     assert server is not None
     tasks = Tasks(server)
-    feeds, listed = TaskFeeds(server, tasks.row), ListFeed(server, tasks.row)
+    feeds, listed = TaskFeeds(server, tasks.exact_row), ListFeed(server, tasks.row)
 
     @api.add(
         "GET",
@@ -501,8 +519,7 @@ def routes(console: Console) -> Sequence[Route]:
     async def one_task(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         snapshot = await server.store.scope(info.scope).load(info.id)
-        row = msgspec.structs.asdict(await tasks.row(info))
-        row["attempts"] = max(row["attempts"], max((n for _, n in snapshot.attempts), default=1))
+        row = msgspec.structs.asdict(await tasks.exact_row(info))
         return TaskDetail(
             **row,
             task=_fold(snapshot),

@@ -410,6 +410,8 @@ class TaskInfo(Struct, frozen=True, kw_only=True, gc=False):
     expires: float
     """When the lease ends unless the node renews it, in `time.time()` seconds; 0 if no node holds it or the node is gone."""
     attempt: int
+    fence: int
+    """How often a node took the lease, of all its turns."""
     head: bytes
     """The first `HEAD_BYTES` of its log."""
 

@@ -567,6 +567,7 @@ class MemoryIndex:
             node=row.node,
             expires=wall_time(until) if until else 0.0,
             attempt=row.attempt,
+            fence=row.fence,
             head=pack(task.records[:1])[:HEAD_BYTES],
         )
 

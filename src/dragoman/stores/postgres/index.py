@@ -21,7 +21,7 @@ from dragoman.stores.postgres.database import Database, fits
 
 _COLUMNS = f"""
 select tenant, agent, owner, tasks.id, context, key, seq, size, state, updated, done, reply, ready, tasks.node,
-until - dragoman.clock(), attempt,
+until - dragoman.clock(), attempt, fence,
 (select substring(body from 1 for {HEAD_BYTES}) from dragoman.log where log.key = tasks.key order by log.seq limit 1)
 """
 _ONE = (
@@ -116,7 +116,7 @@ class PostgresIndex:
 
 def _info(row: Sequence[Any]) -> TaskInfo:
     (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, left, attempt,
-     head) = row  # fmt: skip
+     fence, head) = row  # fmt: skip
     return TaskInfo(
         scope=Scope(tenant, agent, owner),
         id=id,
@@ -132,6 +132,7 @@ def _info(row: Sequence[Any]) -> TaskInfo:
         node=(node or "") if ready else "",
         expires=time.time() + left if ready and node is not None and left is not None else 0.0,
         attempt=attempt,
+        fence=fence,
         head=bytes(head or b""),
     )
 

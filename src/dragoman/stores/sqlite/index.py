@@ -21,7 +21,7 @@ from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.node_locks import NodeLocks
 
 _COLUMNS = f"""
-select tenant, agent, owner, tasks.id, context, tasks.key, seq, size, state, updated, done, reply, ready, tasks.node, until, attempt,
+select tenant, agent, owner, tasks.id, context, tasks.key, seq, size, state, updated, done, reply, ready, tasks.node, until, attempt, fence,
 (select substr(body, 1, {HEAD_BYTES}) from log where place > tasks.key << 28 and place < (tasks.key + 1) << 28
 order by place limit 1)
 """
@@ -104,7 +104,7 @@ class SqliteIndex:
 
     def _info(self, row: Sequence[Any]) -> TaskInfo:
         (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, until, attempt,
-         head) = row  # fmt: skip
+         fence, head) = row  # fmt: skip
         alive = node is not None and until is not None and not self._locks.dead(node)
         return TaskInfo(
             scope=Scope(tenant, agent, owner),
@@ -121,6 +121,7 @@ class SqliteIndex:
             node=(node or "") if ready else "",
             expires=wall_time(until) if alive and ready else 0.0,
             attempt=attempt,
+            fence=fence,
             head=head or b"",
         )
 
