@@ -115,7 +115,7 @@ async def test_a_required_extension_is_needed_and_one_that_is_always_active_is_n
         assert (await client("hello")).artifacts[0].metadata == {URI: "1!"}
 
 
-async def test_what_was_asked_for_is_stored_so_that_a_turn_that_runs_again_sees_the_same(
+async def test_requested_extensions_are_stored_for_a_turn_that_runs_again(
     tmp_path: Any,
 ) -> None:
     store = f"sqlite:///{tmp_path}/t.db"

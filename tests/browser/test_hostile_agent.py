@@ -287,7 +287,7 @@ def hostile_talk(state: str, schema: dict[str, Any] | None = None) -> list[tuple
     return [*talk, ("end", {"task": ALL, "context": ALL, "state": state, "key": None})]
 
 
-async def test_what_an_agent_says_in_a_chat_runs_nothing(
+async def test_output_of_an_agent_in_a_chat_runs_no_script(
     page: Page, fake: FakeConsole, hostile: Requests
 ) -> None:
     await enter(page, fake, "chat/echo")

@@ -60,7 +60,7 @@ async def test_a_card_with_an_error_has_the_status_1() -> None:
     assert "interface.none" in [each["rule"] for each in json.loads(out)["findings"]]
 
 
-async def test_nobody_there_has_the_status_3_and_a_refused_card_4() -> None:
+async def test_an_unreachable_agent_exits_with_3_and_a_refused_card_with_4() -> None:
     code, out, _ = await run(f"http://127.0.0.1:{free_port()}", "--json")
     assert code == 3 and json.loads(out)["error"]["code"] == "A2ACLI_ERR_UNREACHABLE"
     async with oauth_server() as site:
@@ -85,7 +85,7 @@ async def test_a_card_cannot_lead_to_another_private_address() -> None:
 @pytest.mark.parametrize(
     "words", [["--host", "0.0.0.0"], ["--insecure"], ["--svc-param", "a:b"], ["--a2a-version", "1.0"]]
 )
-async def test_what_the_inspector_does_not_offer_is_refused(words: list[str]) -> None:
+async def test_options_that_the_inspector_lacks_are_refused(words: list[str]) -> None:
     code, _, err = await run("http://127.0.0.1:1", *words)
     assert code == 2 and "inspector" in err
 

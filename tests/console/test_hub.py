@@ -91,7 +91,7 @@ async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> N
         assert entries and {entry["tenant"] for entry in entries} == {ada.key}
 
 
-async def test_what_is_not_the_tenants_is_not_found_as_what_does_not_exist() -> None:
+async def test_data_of_other_tenants_is_not_found() -> None:
     async with hub_app() as (hub, app, _):
         (_, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
         await send(app, token_b, "of bob")

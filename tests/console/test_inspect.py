@@ -115,7 +115,7 @@ async def test_a_card_that_cannot_be_used_still_has_findings(document: Any) -> N
     assert any(each["severity"] == "error" for each in found["findings"])
 
 
-async def test_what_is_no_agent_is_an_error_that_says_where_was_looked() -> None:
+async def test_an_address_without_an_agent_is_an_error_with_the_urls_that_were_tried() -> None:
     server, url = await serve(Site({"/": page({"hello": "world"})}))
     try:
         async with inspector() as operator:

@@ -220,7 +220,7 @@ async def test_logins_are_listed_forgotten_and_limited(monkeypatch: pytest.Monke
         {"url": "https://a.test", "kind": "bearer", "token": "x", "colour": "red"},
     ],
 )
-async def test_what_makes_no_sense_is_refused(body: dict[str, Any]) -> None:
+async def test_invalid_requests_are_refused(body: dict[str, Any]) -> None:
     async with inspector() as operator:
         assert (await operator("POST", "/login", body)).status == 400
         assert (await operator.get("/login"))["logins"] == []

@@ -210,7 +210,7 @@ async def test_a_page_that_leaves_stops_following_and_the_task_goes_on() -> None
         ({"url": "https://a.test", "message": text("x"), "credentials": "nope"}, "log in again"),
     ],
 )
-async def test_what_makes_no_sense_is_refused(local: Operator, asked: dict[str, Any], why: str) -> None:
+async def test_invalid_requests_are_refused(local: Operator, asked: dict[str, Any], why: str) -> None:
     answer = await local("POST", "/talk", asked)
     assert 400 <= answer.status < 500 and why in answer.json["error"]["message"]
 

@@ -137,7 +137,7 @@ async def test_a_secret_that_is_known_is_not_shown_anywhere(about: dict[str, Any
     assert SECRET not in str(shown.events)
 
 
-async def test_what_is_no_secret_is_shown_as_it_is() -> None:
+async def test_values_that_are_not_secret_are_shown_unchanged() -> None:
     shown = Shown()
     text = '{"name": "Ada", "state": "TASK_STATE_WORKING", "code": -32001, "metadata": {"key": "value"}}'
     await shown.take(

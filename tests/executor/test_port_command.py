@@ -93,7 +93,7 @@ async def test_the_desk_of_1_0_asks_and_sends_a_file(ported: Any) -> None:
         assert (done, done.files[0].raw) == ("Here it is", b"a form")
 
 
-def test_what_needs_a_person_is_listed_with_its_line(
+def test_changes_for_a_person_are_listed_with_their_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = Path(shutil.copy(SAMPLES / "caller_0_3.py", tmp_path))

@@ -50,7 +50,7 @@ def test_a_setting_that_makes_no_sense_is_named(tmp_path: Path) -> None:
         settings(environment={})
 
 
-def test_what_a_request_may_cost_is_a_setting_like_any_other(tmp_path: Path) -> None:
+def test_limits_of_a_request_are_settings(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text("[hub]\nhead_timeout = 1\nbody_timeout = 2\nmax_body = 3000\n")
     given = settings({"body_timeout": "4"}, environment={"DRAGOMAN_READ_RATE": "5"})
     assert (given.head_timeout, given.body_timeout, given.max_body, given.read_rate) == (1, 4, 3000, 5)
@@ -94,13 +94,13 @@ def test_a_file_that_is_none_of_ours_is_said_in_a_sentence(tmp_path: Path) -> No
         settings(environment={})
 
 
-def test_what_the_shell_makes_for_a_hub_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_files_of_the_hubs_commands_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     assert main(["tenant", "add", "acme", "--data", "d"]) == 0
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
     assert [f.name for f in (tmp_path / "d").iterdir() if f.stat().st_mode & 0o077] == []
 
 
-def test_what_init_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_files_of_init_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     assert main(["init", "--data", "a/b"]) == 0
     made = list(tmp_path.rglob("*"))
     assert {path.name for path in made} >= {"a", "b", "dragoman.toml", "mcp_servers.json", "hub.db"}

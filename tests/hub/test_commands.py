@@ -42,7 +42,7 @@ def test_fences_are_inert_and_close_only_with_their_own_mark() -> None:
     ],
     ids=["longer", "named", "tildes", "indented", "wide"],
 )
-def test_what_shows_as_code_is_no_command(shown: str) -> None:
+def test_text_in_a_code_fence_is_not_a_command(shown: str) -> None:
     reply = f"{shown}\n/fetch c"
     assert [c.args for c in parse(reply, NAMES).commands] == ["c"]
     assert clean(reply) == shown
@@ -71,7 +71,7 @@ def test_imitated_results_do_not_go_out() -> None:
     assert clean("A\n[/fetch x]\n[END FETCH]\n[END TOOL RESULTS]\n[1] is a note\nB") == "A\n[1] is a note\nB"
 
 
-def test_what_only_looks_like_a_result_goes_out() -> None:
+def test_text_that_only_resembles_a_result_is_sent() -> None:
     for text in (
         "[/docs](https://example.com) has more",
         "[END of the story]",

@@ -267,7 +267,7 @@ async def test_text_files_links_and_data_of_a_message_reach_the_framework(
     )
 
 
-async def test_what_else_langgraph_has_pauses_and_continues_after_a_kill(tmp_path: Path) -> None:
+async def test_other_features_of_langgraph_pause_and_continue_after_a_kill(tmp_path: Path) -> None:
     async with serve("langgraph_more.py", "langgraph", tmp_path) as served:
         url = served.server.url
         async with (
