@@ -60,11 +60,11 @@ async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
         live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
         await live.until(lambda: b"word" in live.body)
         silence = Stumbles(hub.hub.stop_tenant, Unavailable("the store is away"), ValueError("broken"))
-        monkeypatch.setattr(hub.hub._watch, "_silence", silence)
+        monkeypatch.setattr(hub.hub._watch, "_stop_tenant", silence)
         assert await asyncio.to_thread(main, ["tenant", "disable", "acme", "--data", str(tmp_path)]) == 0
         assert events(await live.end())[-1][1]["error_code"] == "cancelled"
-        assert silence.did.is_set() and hub.hub._watch._watching is not None
-        assert not hub.hub._watch._watching.done()
+        assert silence.did.is_set() and hub.hub._watch._task is not None
+        assert not hub.hub._watch._task.done()
     said = [record.getMessage() for record in caplog.records]
     assert any("checking tenants for changes failed, and continues" in line for line in said)
     assert any("stopping what runs for tenant 1: the store is away" in line for line in said)
@@ -90,8 +90,8 @@ async def test_a_task_that_cannot_be_stopped_is_told_again_and_does_not_keep_the
 async def test_retention_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with house() as hub:
         forgets = Retention(hub.hub, hub.hub._store, 1.0)
-        look = Stumbles(forgets.look, *ERRORS)
-        monkeypatch.setattr(forgets, "look", look)
+        look = Stumbles(forgets.delete_batch, *ERRORS)
+        monkeypatch.setattr(forgets, "delete_batch", look)
         forgets.start()
         await asyncio.wait_for(look.did.wait(), 10)
         await forgets.stop()

@@ -41,10 +41,10 @@ async def test_requests_and_the_agents_that_came_with_them_are_forgotten_with_th
         await acme("POST", "/v1/agents", SCOUT)
         assert {row["request_id"] for row in rows(hub, "requests")} == {plain, inline, over}
 
-        assert not await retention(hub, seconds=2 * LATER).look()
+        assert not await retention(hub, seconds=2 * LATER).delete_batch()
         assert len(rows(hub, "requests")) == 3 and len(rows(hub, "agent_versions")) == 2
 
-        assert not await retention(hub).look()
+        assert not await retention(hub).delete_batch()
         assert rows(hub, "requests") == []
         assert [row["agent_id"] for row in rows(hub, "agent_versions")] == ["scout"]
         assert (await acme("GET", f"/v1/requests/{inline}")).status == 404
@@ -66,8 +66,8 @@ async def test_unfinished_requests_and_their_agents_are_not_deleted(tmp_path: Pa
         assert told[-1][1]["error_code"] == "input-required"
         await request_of(acme)
         looking = retention(hub)
-        await looking.look()
-        await looking.look()
+        await looking.delete_batch()
+        await looking.delete_batch()
         assert [row["request_id"] for row in rows(hub, "requests")] == [told[-1][1]["request_id"]]
         assert (await acme("GET", "/v1/requests")).json["requests"][0]["agent_id"] == "asker"
 
@@ -83,7 +83,7 @@ async def test_an_unread_answer_is_stored_in_its_conversation_before_its_task_is
             db.execute("delete from messages where role = 'assistant'")
 
         await hub.hub.database.run(unnotice)
-        await retention(hub).look()
+        await retention(hub).delete_batch()
         assert rows(hub, "requests") == []
         said = (await acme("GET", f"/v1/conversations/{id}/messages")).json["messages"]
         assert [each["content"] for each in said] == ["hello", "the answer"]
@@ -120,7 +120,7 @@ async def test_a_key_whose_request_is_forgotten_begins_a_new_one() -> None:
 
         first = await keyed()
         assert await keyed() == first
-        await retention(hub).look()
+        await retention(hub).delete_batch()
         assert await keyed() != first
 
 

@@ -95,7 +95,7 @@ async def ended(scheduler: Scheduler, caller: Caller, id: int) -> Any:
     """A run, when it has ended."""
 
     async def look() -> Any:
-        await scheduler.look()
+        await scheduler.run_due()
         return (await caller("GET", f"/v1/runs/{id}")).json["run"]
 
     return await until(look, lambda run: run["status"] != "running")
@@ -104,7 +104,7 @@ async def ended(scheduler: Scheduler, caller: Caller, id: int) -> Any:
 async def test_a_due_schedule_runs_and_is_recorded() -> None:
     async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "check the deploy")
-        await scheduler.look()
+        await scheduler.run_due()
         assert hub.model.prompts == []
         clock.now += 3600
         run = await ended(scheduler, acme, 1)
@@ -115,7 +115,7 @@ async def test_a_due_schedule_runs_and_is_recorded() -> None:
         schedule = (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]
         assert (schedule["status"], schedule["run_count"], schedule["last_run_id"]) == ("completed", 1, 1)
         clock.now += 86_400
-        await scheduler.look()
+        await scheduler.run_due()
         assert len(hub.model.prompts) == 1
 
 
@@ -155,7 +155,7 @@ async def test_a_hub_that_died_before_the_request_began_begins_it_once(tmp_path:
     async with house(["once", "twice"], folder=tmp_path) as hub:
         again = Caller(hub.app, acme.token, acme.tenant)
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
-        await asyncio.gather(scheduler.look(), scheduler.look())
+        await asyncio.gather(scheduler.run_due(), scheduler.run_due())
         assert (await ended(scheduler, again, 1))["result_summary"] == "once"
         assert len(hub.model.prompts) == 1
 
@@ -168,7 +168,7 @@ async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_t
         await acme("DELETE", "/v1/agents/scout")
         tenant = await hub.hub.tenants.disable(acme.tenant, True)
         clock.now += 3600
-        await scheduler.look()
+        await scheduler.run_due()
         assert await scheduler.schedules.running() == []
         await hub.hub.tenants.disable(tenant, False)
         assert (await ended(scheduler, acme, 1))["result_summary"] == "back"
@@ -192,7 +192,7 @@ async def test_schedules_of_an_old_token_stay_paused_until_they_are_resumed(
         tenant, token = await hub.hub.tenants.rotate(acme.tenant)
         again = Caller(hub.app, token, tenant)
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
-        await scheduler.look()
+        await scheduler.run_due()
         assert hub.model.prompts == [] and await scheduler.schedules.running() == []
         assert "another token" in (await again("GET", "/v1/runs/1")).json["run"]["error_message"]
         second = (await again("GET", "/v1/schedules/2")).json["scheduled_task"]
@@ -212,7 +212,7 @@ async def test_a_tenant_that_has_enough_to_do_gets_its_run_later() -> None:
         await live.until(lambda: b"busy" in live.body)
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
         clock.now += 60
-        await scheduler.look()
+        await scheduler.run_due()
         assert (await acme("GET", "/v1/runs/1")).json["run"]["request_id"] == ""
         hold.set()
         await live.end()
@@ -225,7 +225,7 @@ async def test_a_recurring_schedule_does_not_start_while_its_last_run_is_running
         await scheduler.schedules.add(acme.tenant.id, "index", "every 1 minutes", "look")
         for _ in range(3):
             clock.now += 60
-            await scheduler.look()
+            await scheduler.run_due()
         assert [run.id for run in await scheduler.schedules.runs(acme.tenant.id)] == [1]
         hold.set()
         assert (await ended(scheduler, acme, 1))["result_summary"] == "slow"
@@ -261,7 +261,7 @@ async def test_a_run_that_cannot_start_does_not_delay_others() -> None:
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "go on", conversation=id)
         await scheduler.schedules.add(other.tenant.id, "index", "in 1 minute", "look")
         clock.now += 60
-        await scheduler.look()
+        await scheduler.run_due()
         await acme("DELETE", f"/v1/conversations/{id}")
         assert (await ended(scheduler, other, 2))["result_summary"] == "Done."
         hold.set()

@@ -39,7 +39,7 @@ class Retention:
             self._working.cancel()
             await asyncio.wait((self._working,))
 
-    async def look(self) -> bool:
+    async def delete_batch(self) -> bool:
         """Delete one batch of each. True if there may be more."""
         before = self._clock() - self._seconds
         await self._settle(int(before))
@@ -73,5 +73,5 @@ class Retention:
         while True:
             more = False
             with keep_going(log, "deleting old requests", A2AError, sqlite3.Error):
-                more = await self.look()
+                more = await self.delete_batch()
             await asyncio.sleep(0.05 if more else CHECK_SECONDS)

@@ -35,22 +35,22 @@ class Scheduler:
         self._hub, self.schedules = hub, schedules
         self._changed = asyncio.Event()
         """Set and replaced when something happens to a run."""
-        self._ticking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._ticking = asyncio.create_task(self._tick())
+        self._task = asyncio.create_task(self._loop())
 
     async def stop(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait((self._ticking,))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
-    async def look(self) -> None:
+    async def run_due(self) -> None:
         """Start due schedules, and end runs whose request has ended."""
         for schedule in await self.schedules.due():
-            await self._alone(self._fire(schedule))
+            await self._log_errors(self._fire(schedule))
         for run in await self.schedules.running():
-            await self._alone(self._follow(run))
+            await self._log_errors(self._follow(run))
 
     async def listen(self, tenant: Tenant, after: int | None = None) -> AsyncIterator[list[HubEvent]]:
         """Notifications from now on, or after a number, while the tenant's token is valid."""
@@ -68,19 +68,19 @@ class Scheduler:
             if now is None or now.disabled or now.generation != tenant.generation:
                 return
 
-    async def _tick(self) -> None:
+    async def _loop(self) -> None:
         while True:
-            await self._alone(self.look())
+            await self._log_errors(self.run_due())
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def _alone(self, work: Awaitable[None]) -> None:
+    async def _log_errors(self, work: Awaitable[None]) -> None:
         """Log an error and continue: one failure must not stop the others."""
         with keep_going(log, "running schedules", A2AError, sqlite3.Error):
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
         tenant = self._hub.tenants.current(schedule.tenant_id)
-        if tenant is None or not self._there(schedule):
+        if tenant is None or not self._exists(schedule):
             await self.schedules.set_status(schedule.tenant_id, schedule.id, PAUSED)
             log.warning("schedule %d is paused: %s", schedule.id, _GONE)
             return
@@ -89,7 +89,7 @@ class Scheduler:
             self._wake()
             await self._ask(tenant, schedule, run)
 
-    def _there(self, schedule: Schedule) -> bool:
+    def _exists(self, schedule: Schedule) -> bool:
         try:
             if schedule.conversation_id:
                 self._hub.conversations.find(schedule.tenant_id, schedule.conversation_id)
@@ -122,7 +122,7 @@ class Scheduler:
         if not run.request_id:
             if schedule.generation != tenant.generation:
                 await self._end(run, error=TENANT_STOPPED)
-            elif self._there(schedule):
+            elif self._exists(schedule):
                 await self._ask(tenant, schedule, run)
             else:
                 await self._end(run, error=_GONE)

@@ -243,20 +243,25 @@ class TenantWatch:
         database: Database,
         tenants: Tenants,
         quotas: Quotas,
-        silence: Callable[[Tenant], Awaitable[tuple[int, bool]]],
+        stop_tenant: Callable[[Tenant], Awaitable[tuple[int, bool]]],
     ) -> None:
-        self._database, self._tenants, self._quotas, self._silence = database, tenants, quotas, silence
-        self._watching: asyncio.Task[None] | None = None
+        self._database, self._tenants, self._quotas, self._stop_tenant = (
+            database,
+            tenants,
+            quotas,
+            stop_tenant,
+        )
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._watching = asyncio.create_task(self._watch())
+        self._task = asyncio.create_task(self._loop())
 
     async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait((self._watching,))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
-    async def _watch(self) -> None:
+    async def _loop(self) -> None:
         seen, pause = None, WATCH_SECONDS
         while True:
             await asyncio.sleep(pause)
@@ -265,14 +270,14 @@ class TenantWatch:
                 if (now := self._database.version()) == seen:
                     pause = WATCH_SECONDS
                     continue
-                if all(await asyncio.gather(*map(self._look, self._quotas.counts()))):
+                if all(await asyncio.gather(*map(self._check_tenant, self._quotas.counts()))):
                     seen, pause = now, WATCH_SECONDS
 
-    async def _look(self, key: str) -> bool:
+    async def _check_tenant(self, key: str) -> bool:
         """Stop one tenant's tasks if necessary. False: try again."""
         with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
             if (tenant := self._tenants.current(int(key))) is not None:
-                _, stopped = await self._silence(tenant)
+                _, stopped = await self._stop_tenant(tenant)
                 return stopped
             return True
         return False
