@@ -458,3 +458,25 @@ async def test_concurrent_questions_get_their_own_answers_in_any_order(
     assert (await it.say("1")).status.message.text == "Two?"  # type: ignore[union-attr]
     assert (await it.say("2")).text == "One?1 Two?2"
     assert await it.differences() == []
+
+
+async def test_what_was_said_before_the_server_stops_is_on_record(start: Start) -> None:
+    agent, said = Agent("a"), asyncio.Event()
+
+    @agent.skill
+    async def talk(turn: Turn) -> None:
+        for word in ("one ", "two ", "three"):
+            await turn.artifact("a").write(word)
+            await asyncio.sleep(0)
+        said.set()
+        await asyncio.Event().wait()
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("go", return_immediately=True))
+    await said.wait()
+    await engine.stop(drain=0)
+    store = engine._store
+    await store.open()
+    known = await store.scope(call().scope).load(task.id)
+    await store.close()
+    assert [artifact.text for artifact in known.task.artifacts] == ["one two three"]

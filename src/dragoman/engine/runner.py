@@ -571,6 +571,9 @@ class Run:
                 raise
             if self.why == "broken" and self.record is not None:
                 logger.error("task %s could not be run", lease.task, exc_info=self.record.journal.broken)
+            if self.why == "stop" and self.record is not None:
+                with suppress(LeaseLost):
+                    await self.record.journal.commit()  # what the function said before it was stopped
             if self.why != "lost":
                 await self._give_back(failed=self.why == "broken")
         except Unavailable as error:
