@@ -69,7 +69,11 @@ class Postgres:
 
     def start(self) -> None:
         # What a test has written need not outlive the machine.
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c max_connections=60"
+        # wal_writer_delay: nothing is on disk that was not committed, so that a crash forgets it
+        options = (
+            f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c max_connections=60 "
+            "-c wal_writer_delay=10s"
+        )
         log = str(self.folder / "log")
         self._run("pg_ctl", "-D", str(self._data), "-w", "-s", "-l", log, "-o", options, "start")
 
