@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from grpc import StatusCode, aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from msgspec.structs import replace
 
-from dragoman.dialects.proto import v0_3, v1_0
+from dragoman.dialects.proto import tasks, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import RPC, V0_3, V1_0, Numbered
 from dragoman.dialects.proto.status import DETAILS
+from dragoman.dialects.proto.values import write_struct
 from dragoman.errors import (
     ExtendedCardNotConfigured,
     InvalidParams,
@@ -27,8 +30,9 @@ from dragoman.errors import (
 )
 from dragoman.model import ops
 from dragoman.model.card import AgentCard, Capabilities, Extension
-from dragoman.model.ops import Op, Principal
-from dragoman.model.task import TaskState
+from dragoman.model.content import Message, Part, Role
+from dragoman.model.ops import Op, Principal, StreamResponse
+from dragoman.model.task import Task, TaskState
 from dragoman.server.grpc import Grpc
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
@@ -318,6 +322,38 @@ async def test_many_small_values_are_too_large_as_well() -> None:
     async with served(Scripted(), limits=Limits(max_nodes=500)) as channel:
         _, info, _ = await refused(Stub(channel, v1_0.CODEC).unary(ops.SEND, request))
         assert info.reason == "INVALID_PARAMS"
+
+
+@pytest.mark.parametrize(
+    ("document", "in_a_thread"),
+    [
+        ({"a": [True] * 100_000}, True),
+        ({str(n): {"a": n} for n in range(50_000)}, True),
+        ({"a": [1, {}]}, False),
+    ],
+    ids=["a list", "objects", "few"],
+)
+@every_version
+async def test_an_answer_with_many_values_is_not_written_on_the_loop(
+    codec: Codec, document: dict[str, Any], in_a_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def write(struct: Any, written: dict[str, Any], depth: int = 1) -> None:
+        threads.append(threading.current_thread())
+        write_struct(struct, written, depth)
+
+    monkeypatch.setattr(tasks, "write_struct", write)
+    said = Message(message_id="m", role=Role.USER, parts=(Part(text="x"),), metadata=document)
+    large = replace(task(), history=(said,))
+    async with served(Scripted([StreamResponse(large, 1)], result=large)) as channel:
+        stub = Stub(channel, codec)
+        answer = await stub.unary(ops.SEND, message(codec))
+        assert codec.read_result(ops.SEND, answer.SerializeToString()).history[0].metadata == document
+        events = [event async for event in stub.stream(ops.STREAM, message(codec))]
+        event = codec.read_event(events[0].SerializeToString())
+        assert isinstance(event, Task) and event.history[0].metadata == document
+    assert {thread is not threading.current_thread() for thread in threads} == {in_a_thread}
 
 
 class Door:

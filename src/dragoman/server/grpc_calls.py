@@ -26,6 +26,7 @@ from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.extensions import ExtensionCodec
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, status_message, write_status
+from dragoman.dialects.proto.values import has_many_values
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -323,7 +324,7 @@ class _GrpcCall:
             pieces = self._codec.write_pieces(parsed.op, result)
             self.result = b"".join(await collect(pieces, self._calls.large_answers))
         else:
-            self.result = self._codec.write_result(parsed.op, result)
+            self.result = await _write(result, partial(self._codec.write_result, parsed.op, result))
         self.reader.writing(len(self.result))
 
     async def send_stream(
@@ -340,7 +341,7 @@ class _GrpcCall:
                 for n, response in enumerate(batch, 1):
                     event = response.event
                     last = ends_stream(event, pauses[isinstance(event, Task)] if n == len(batch) else ())
-                    messages = self._codec.write_event(response, last=last)
+                    messages = await _write(event, partial(self._codec.write_event, response, last=last))
                     if numbers and response.seq and messages:  # the last message completes the event
                         messages[-1] += Numbered(seq=response.seq).SerializeToString()
                     for message in messages:
@@ -366,6 +367,11 @@ class _GrpcCall:
         code = getattr(grpc.StatusCode, error.grpc)
         self.aborted = True
         await self._context.abort(code, status_message(error, version), tuple(trailers))
+
+
+async def _write(answer: Any, write: Callable[[], T]) -> T:
+    """Write an answer; one with many values in a thread, like a large request is read."""
+    return await asyncio.to_thread(write) if has_many_values(answer) else write()
 
 
 def _bytes(value: str | bytes) -> bytes:

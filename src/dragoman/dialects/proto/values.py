@@ -17,10 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.reading import Malformed
+from dragoman.model.content import Part
 from dragoman.model.ids import timestamp
 
 _EXACT = float(2**53)
 MAX_JSON_DEPTH = 30
+MANY_VALUES = 20_000
+"""So many take several milliseconds to write, one by one, in Python."""
 
 
 def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
@@ -83,6 +86,30 @@ def _read_number(number: float, path: str) -> int | float:
     if number - number != 0:  # infinite, or not a number: JSON has neither
         raise Malformed(path, "must not hold infinity or NaN")
     return number
+
+
+def has_many_values(answer: Any) -> bool:
+    """True if `data` and `metadata` of an answer have more than `MANY_VALUES` in them."""
+    left = MANY_VALUES
+    inside = [answer]
+    while inside:
+        each = inside.pop()
+        if type(each) is Part:
+            inside += [json for json in (each.data, each.metadata) if json and isinstance(json, _CONTAINERS)]
+            continue
+        found: Any
+        if isinstance(each, Struct):
+            found = [getattr(each, name) for name in each.__struct_fields__]
+        else:
+            found = each.values() if isinstance(each, dict) else each
+            left -= len(found)
+            if left < 0:
+                return True
+        inside += [value for value in found if value and isinstance(value, _CONTAINERS)]
+    return False
+
+
+_CONTAINERS = (dict, list, tuple, Struct)
 
 
 def write_moment(moment: Any, text: str) -> None:
