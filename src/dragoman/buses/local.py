@@ -48,14 +48,14 @@ class LocalBus:
             except Exception:
                 _log.exception("a listener of %s failed", topic)
         if self._of_all:
-            for told in tuple(self._of_all):
-                told(topic)
+            for listener in tuple(self._of_all):
+                listener(topic)
 
     def wake_all(self) -> None:
         for topic in tuple(self._listeners):
             self.wake(topic)
-        for told in tuple(self._of_all):
-            told(WAKE_ALL)
+        for listener in tuple(self._of_all):
+            listener(WAKE_ALL)
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
         return _Listening(self._listeners, topic, woken)

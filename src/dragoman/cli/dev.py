@@ -131,8 +131,8 @@ class AgentProcess:
         self.began = time.monotonic()
         self.error = ""
         """Why it did not load the agents, or did not serve them."""
-        self._said: dict[str, dict[str, Any]] = {}
-        self._news = asyncio.Event()
+        self._messages: dict[str, dict[str, Any]] = {}
+        self._changed = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -154,33 +154,33 @@ class AgentProcess:
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=16 << 20)
         child = cls(process, reader, writer, on_used)
-        child.tell(**settings)
+        child.send(**settings)
         return child
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         with suppress(OSError):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def _read(self) -> None:
-        """Read what the process says until it ends."""
+        """Read the messages of the process until it ends."""
         with suppress(OSError):
             while line := await self._reader.readline():
-                said: dict[str, Any] = json.loads(line)
-                self.error = said.get("message", self.error)
-                self._said[said["state"]] = said
-                self._news.set()
-                if said["state"] == "used":
+                message: dict[str, Any] = json.loads(line)
+                self.error = message.get("message", self.error)
+                self._messages[message["state"]] = message
+                self._changed.set()
+                if message["state"] == "used":
                     self._on_used()
         code = await self.ended
         self.error = self.error or f"the process of the agent ended ({describe_exit(code)})"
-        self._news.set()
+        self._changed.set()
 
-    async def hear(self, state: str) -> dict[str, Any]:
-        """Wait until the process says `state`. Returns what it says with it; empty if it failed."""
-        while state not in self._said and not self.error:
-            self._news.clear()
-            await self._news.wait()
-        return self._said.get(state, {})
+    async def receive(self, state: str) -> dict[str, Any]:
+        """Wait for the message `state` of the process. Returns the message; empty if the process failed."""
+        while state not in self._messages and not self.error:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._messages.get(state, {})
 
     async def stop(self, seconds: float) -> None:
         if not self.ended.done():
@@ -191,7 +191,7 @@ class AgentProcess:
                     await asyncio.shield(self.ended)
         self.kill()
         await self.ended
-        await self._reading  # it may have said something at the end
+        await self._reading  # there may be messages left
         self._writer.close()
 
     def kill(self) -> None:
@@ -293,19 +293,19 @@ class Reloader:
             },
             self._token_used,
         )
-        hearing = asyncio.create_task(child.hear("loaded"))
+        receiving = asyncio.create_task(child.receive("loaded"))
         try:
-            await self._first(hearing, self._changed, self._stop)
-            if not hearing.done():
+            await self._first(receiving, self._changed, self._stop)
+            if not receiving.done():
                 return None
-            if notice := hearing.result():
+            if notice := receiving.result():
                 self._watch.add(Path(file) for file in notice["files"])
                 loaded, child = child, None  # type: ignore[assignment]
                 return loaded
             self._report(child.error)
             return None
         finally:
-            hearing.cancel()
+            receiving.cancel()
             if child is not None:
                 child.kill()
                 await child.stop(0)
@@ -323,7 +323,7 @@ class Reloader:
         say(error)
         if self._serving is not None:
             say(f"{_now()} the new code has an error; the old code goes on serving")
-            self._serving.tell(reload={"state": "error", "message": error})
+            self._serving.send(reload={"state": "error", "message": error})
         else:
             say(f"{_now()} waiting for a file to change")
 
@@ -332,21 +332,21 @@ class Reloader:
         if self._serving is not None:
             changed = ", ".join(_relative(path) for path in self._paths[:3]) or "a file"
             say(f"{_now()} {changed} changed: restarting")
-            self._serving.tell(reload={"state": "restarting", "message": f"{changed} changed"})
+            self._serving.send(reload={"state": "restarting", "message": f"{changed} changed"})
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TOLD_SECONDS):
-                    await self._serving.hear("told")
+                    await self._serving.receive("notified")
             await self._serving.stop(self._args.drain + _STOP_SECONDS)
         self._listener.listen(4096)
         self._serving = loaded
         loaded.began = time.monotonic()
-        loaded.tell(serve=True, token=self._token)
-        hearing = asyncio.create_task(loaded.hear("serving"))
-        await self._first(hearing, self._stop)
-        if not hearing.done():
-            hearing.cancel()
+        loaded.send(serve=True, token=self._token)
+        receiving = asyncio.create_task(loaded.receive("serving"))
+        await self._first(receiving, self._stop)
+        if not receiving.done():
+            receiving.cancel()
             return
-        if not (notice := hearing.result()):
+        if not (notice := receiving.result()):
             self._serving = None
             await loaded.stop(0)
             self._report(loaded.error)

@@ -36,20 +36,20 @@ def main(control: int, listener: int) -> int:
         given = json.loads(lines.readline())
         configure(given["log_level"], lines="short")
 
-        def tell(state: str, **about: Any) -> None:
+        def report(state: str, **about: Any) -> None:
             lines.write(json.dumps({"state": state, **about}).encode() + b"\n")
 
         try:
             agents = load(*given["files"])
-            tell("loaded", agents=[agent.name for agent in agents], files=imported_files())
+            report("loaded", agents=[agent.name for agent in agents], files=imported_files())
             if not (order := lines.readline()):  # told to serve, or never to be
                 return 0
             given["token"] = json.loads(order)["token"]
-            _serve(agents, given, socket.socket(fileno=listener), lines, tell)
+            _serve(agents, given, socket.socket(fileno=listener), lines, report)
         except SystemExit as stop:
             if not isinstance(stop.code, str):
                 raise
-            tell("error", message=stop.code)
+            report("error", message=stop.code)
             return 1
     return 0
 
@@ -59,7 +59,7 @@ def _serve(
     given: dict[str, Any],
     listener: socket.socket,
     lines: BinaryIO,
-    tell: Callable[..., None],
+    report: Callable[..., None],
 ) -> None:
     from dragoman.console.dev import ReloadEvents
     from dragoman.server.runtime import serve
@@ -69,11 +69,11 @@ def _serve(
 
     def announce(url: str) -> None:
         shown = [[each.name, f"{url}{path_of(each)}"] for each in agents]
-        tell("serving", agents=shown, console=console.url if console is not None else "")
+        report("serving", agents=shown, console=console.url if console is not None else "")
 
     events = ReloadEvents()
-    console = _console(given, events, tell) if given["console"] is not None else None
-    Thread(target=_follow, args=(lines, events, tell), name="dragoman-dev", daemon=True).start()
+    console = _console(given, events, report) if given["console"] is not None else None
+    Thread(target=_follow, args=(lines, events, report), name="dragoman-dev", daemon=True).start()
     serve(
         *agents,
         host=given["host"],
@@ -90,7 +90,7 @@ def _serve(
     )
 
 
-def _console(given: dict[str, Any], events: ReloadEvents, tell: Callable[..., None]) -> Any:
+def _console(given: dict[str, Any], events: ReloadEvents, report: Callable[..., None]) -> Any:
     """A console whose one-time token is that of `dragoman dev`, so that the printed URL works after a reload."""
     from dragoman.console import AgentConsole
     from dragoman.console.access import OneTimeToken
@@ -100,7 +100,7 @@ def _console(given: dict[str, Any], events: ReloadEvents, tell: Callable[..., No
         def take(self, token: str) -> bool:
             taken = super().take(token)
             if taken:
-                tell("used")
+                report("used")
             return taken
 
     class DevConsole(AgentConsole):
@@ -120,15 +120,15 @@ def _console(given: dict[str, Any], events: ReloadEvents, tell: Callable[..., No
     )
 
 
-def _follow(lines: BinaryIO, events: ReloadEvents, tell: Callable[..., None]) -> None:
+def _follow(lines: BinaryIO, events: ReloadEvents, report: Callable[..., None]) -> None:
     """Read what `dragoman dev` says until it ends."""
     while line := lines.readline():
-        said = json.loads(line)
-        if "reload" in said:
-            events.publish(**said["reload"])
-            if said["reload"]["state"] == "restarting":
+        message = json.loads(line)
+        if "reload" in message:
+            events.publish(**message["reload"])
+            if message["reload"]["state"] == "restarting":
                 events.wait_for_readers(1.0)
-                tell("told")
+                report("notified")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

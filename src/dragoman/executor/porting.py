@@ -112,7 +112,7 @@ class _File:
         """The imports that take the place of these."""
         ours: dict[str, str] = {}
         modules: list[str] = []
-        kept: dict[str, list[str]] = {}
+        unchanged: dict[str, list[str]] = {}
         for node in nodes:
             for alias in node.names:
                 bound = alias.asname or alias.name
@@ -124,9 +124,9 @@ class _File:
                     modules.append(f"import {OURS} as {bound}")
                     self._check_members(bound)
                 elif bound in used:
-                    kept.setdefault(node.module or "", []).append(_with_alias(alias.name, bound))
+                    unchanged.setdefault(node.module or "", []).append(_with_alias(alias.name, bound))
                     self._keep(node, alias.name)
-        lines = [f"from {module} import {', '.join(names)}" for module, names in kept.items()]
+        lines = [f"from {module} import {', '.join(names)}" for module, names in unchanged.items()]
         lines += dict.fromkeys(modules)
         if "*" in ours:
             lines.append(f"from {OURS} import *")

@@ -22,7 +22,7 @@ from dragoman.client.authorize import AuthorizedTransport
 from dragoman.client.credentials import ClientCertificate, Outgoing
 from dragoman.client.transport.http_exchange import UNARY, write_headers
 from dragoman.client.transport.network import LOOPBACK_HOSTS, AddressGuard, AddressRefused, describe_os_error
-from dragoman.client.transport.tap import END, MESSAGE, REQUEST, RESPONSE, Tap, new_request, tell
+from dragoman.client.transport.tap import END, MESSAGE, REQUEST, RESPONSE, Tap, new_request, report
 from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, ConnectFailed, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
@@ -172,7 +172,7 @@ class Grpc:
         shown = _Shown(self._transport.tap, self._codec)
         if shown.tap is not None:
             text, headers = self._codec.show(self._codec.requests[op].message, body), dict(_metadata(sent))
-            await tell(
+            await report(
                 shown.tap,
                 shown.n,
                 REQUEST,
@@ -285,15 +285,15 @@ class _Shown:
             return
         if not self._begun:
             self._begun = True
-            await tell(self.tap, self.n, RESPONSE, status=0, headers=_texts(metadata))
-        await tell(self.tap, self.n, MESSAGE, body=self._codec.show(kind, body))
+            await report(self.tap, self.n, RESPONSE, status=0, headers=_texts(metadata))
+        await report(self.tap, self.n, MESSAGE, body=self._codec.show(kind, body))
 
     async def end(self, error: aio.AioRpcError | None = None) -> None:
         if self.tap is None:
             return
         why = f"{error.code().name}: {error.details() or ''}" if error is not None else ""
         headers = _texts(error.trailing_metadata()) if error is not None else {}
-        await tell(self.tap, self.n, END, error=why, headers=headers)
+        await report(self.tap, self.n, END, error=why, headers=headers)
 
 
 def _texts(metadata: Any) -> dict[str, str]:

@@ -50,7 +50,7 @@ def new_request() -> int:
     return next(_numbers)
 
 
-async def tell(tap: Tap, n: int, kind: str, **about: Any) -> None:
+async def report(tap: Tap, n: int, kind: str, **about: Any) -> None:
     await tap(WireEvent(n=n, kind=kind, time=time.time(), **about))
 
 
@@ -62,13 +62,15 @@ class TappedTransport:
 
     async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         n = new_request()
-        await tell(self._tap, n, REQUEST, sent=True, method=method, url=url, headers=dict(headers), body=body)
+        await report(
+            self._tap, n, REQUEST, sent=True, method=method, url=url, headers=dict(headers), body=body
+        )
         try:
             response = await self._inner.request(method, url, headers, body)
         except A2AError as error:
-            await tell(self._tap, n, END, error=str(error))
+            await report(self._tap, n, END, error=str(error))
             raise
-        await tell(self._tap, n, RESPONSE, status=response.status, headers=dict(response.headers))
+        await report(self._tap, n, RESPONSE, status=response.status, headers=dict(response.headers))
         return TappedResponse(response, self._tap, n)
 
     async def close(self) -> None:
@@ -93,7 +95,7 @@ class TappedResponse:
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._inner.chunks():
-                await tell(self._tap, self._n, BODY, body=chunk)
+                await report(self._tap, self._n, BODY, body=chunk)
                 yield chunk
         except A2AError as error:
             await self._end(str(error))
@@ -106,7 +108,7 @@ class TappedResponse:
         except A2AError as error:
             await self._end(str(error))
             raise
-        await tell(self._tap, self._n, BODY, body=body)
+        await report(self._tap, self._n, BODY, body=body)
         await self._end()
         return body
 
@@ -117,4 +119,4 @@ class TappedResponse:
     async def _end(self, error: str = "") -> None:
         if not self._ended:
             self._ended = True
-            await tell(self._tap, self._n, END, error=error)
+            await report(self._tap, self._n, END, error=error)
