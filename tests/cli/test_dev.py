@@ -186,10 +186,14 @@ async def test_the_console_is_on_and_its_session_and_its_unused_token_survive_a_
         page = Page(url.removeprefix("console: "))
         agent.write_text(HELLO.replace('"Hello"\n', '"Hi"\n'))
         await running.says("restarting")
+        assert (
+            await running.ask() == "Hi, world!"
+        )  # by the new process: the old one takes no requests any more
         assert (await page("POST", "session", {"token": page.token}))[0] == 204
         assert "dev" in json.loads((await page("GET", "me"))[1])["features"]
         agent.write_text(HELLO)
         await running.says("restarting", 2)
+        assert await running.ask() == "Hello, world!"
         assert (await page("GET", "me"))[0] == 200
         assert (await page("POST", "session", {"token": page.token}))[0] == 401, (
             "it works once, also after a reload"
