@@ -323,7 +323,8 @@ async def test_a_write_undone_by_a_crash_is_not_confused_with_a_later_one(
             said = await asyncio.to_thread(
                 postgres.server().execute, f"select pg_xact_status('{tried[0]}'::text::xid8)"
             )
-            assert said == [[("committed",)]]  # which it was not
+            # Which it was not: another transaction has its number. If the number was on disk before the crash, it is not reused.
+            assert said in ([[("committed",)]], [[("aborted",)]])
         return "done", tried[-1]
 
     assert await store._database.transact(work) == "done"
