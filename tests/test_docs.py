@@ -123,6 +123,21 @@ def test_every_file_of_the_checkout_that_is_named_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_nothing_that_is_printed_names_a_file_of_the_checkout() -> None:
+    """Those who installed a wheel have no docs/."""
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        comments = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{path.name}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and id(node) not in comments
+            if isinstance(node.value, str) and re.search(r"docs/[\w-]+\.md", node.value)
+        ]
+    assert found == []
+
+
 def test_the_map_has_every_package_and_no_other() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rows = text[text.index("## What is where") : text.index("## A hub is more")]

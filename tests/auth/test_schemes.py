@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman import Agent
 from dragoman.auth import (
     All,
     ApiKey,
@@ -110,6 +111,15 @@ def test_a_secret_that_is_not_hashed_is_an_error(kept: str) -> None:
 def test_two_people_cannot_have_one_token() -> None:
     with pytest.raises(ValueError, match="same secret"):
         Bearer({"alice": hashed(ALICE), "bob": hashed(ALICE)})
+
+
+@pytest.mark.parametrize(
+    "one",
+    [Bearer({"alice": hashed(ALICE)}), All(Bearer({"alice": hashed(ALICE)})), lambda presented: None],
+    ids=["a scheme", "All", "a function"],
+)
+def test_one_scheme_needs_no_list(one: Any) -> None:
+    assert Agent("a", auth=one).card.security_schemes == Agent("a", auth=[one]).card.security_schemes != {}
 
 
 @requirement(222)

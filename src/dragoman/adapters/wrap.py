@@ -71,7 +71,7 @@ class WrapOptions(TypedDict, total=False):
     input_modes: Sequence[str]
     output_modes: Sequence[str]
     versions: Sequence[str]
-    auth: Sequence[Any]
+    auth: Any
     authorize: Callable[[Principal, Any], Any] | None
     extended_card: Callable[[Principal], Any] | Sequence[Skill] | None
     private_card: bool

@@ -62,7 +62,7 @@ class Agent:
     `versions` limits the supported versions: `Agent(..., versions=("1.0",))` serves a pure 1.0 card. `push=False`: it tells no
     webhooks. (How they are told is for all agents of a server: `agent.run(push=PushOptions(...))`.)
 
-    `auth` says who may call it (see `dragoman.auth`): any one of these schemes will do, and the card follows.
+    `auth` says who may call it (see `dragoman.auth`): one scheme, or several of which any one will do. The card follows.
     `authorize(principal, request)`, plain or async, decides about each operation: False refuses it, as does an error it
     raises. `extended_card` is for callers who have said who they are: more skills, or a function of the principal that
     returns skills or a whole card. `private_card` keeps the card itself for them.
@@ -86,7 +86,7 @@ class Agent:
         input_modes: Sequence[str] = (),
         output_modes: Sequence[str] = (),
         versions: Sequence[str] = VERSIONS,
-        auth: Sequence[Any] = (),
+        auth: Any = (),
         authorize: Callable[[Principal, Any], Any] | None = None,
         extended_card: Callable[[Principal], Any] | Sequence[Skill] | None = None,
         private_card: bool = False,

@@ -34,9 +34,10 @@ class All:
 class Requirements:
     """The `auth` of an agent. False if the agent requires nothing."""
 
-    def __init__(self, auth: Sequence[Scheme | Check | All] = ()) -> None:
+    def __init__(self, auth: Sequence[Scheme | Check | All] | Scheme | Check | All = ()) -> None:
+        several = auth if isinstance(auth, Iterable) else (auth,)
         self._alternatives = tuple(
-            each.schemes if isinstance(each, All) else (_to_scheme(each),) for each in auth
+            each.schemes if isinstance(each, All) else (_to_scheme(each),) for each in several
         )
         self._names: dict[int, str] = {}
         self.schemes: dict[str, SecurityScheme] = {}

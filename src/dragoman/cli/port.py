@@ -13,7 +13,8 @@ from dragoman.cli import show
 EPILOG = """\
 PATH is a Python file, or a folder with all Python files below it, requirements*.txt and pyproject.toml. Programs for a2a-sdk
 0.2, 0.3 and 1.x are understood. Imports are changed to dragoman.executor; the rest of the code stays as it is. What has no
-counterpart keeps its import of a2a-sdk, and is listed with what to write instead. docs/migrating.md has more, also for clients.
+counterpart keeps its import of a2a-sdk, and is listed with what to write instead. Clients are not
+ported: write them with dragoman.connect.
 
   dragoman port myagent --diff            show the changes, and change nothing
   dragoman port myagent                   change the files

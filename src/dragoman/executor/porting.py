@@ -26,7 +26,9 @@ _DROPPED_ARGUMENTS = {
 }
 """Arguments of constructors that the engine makes superfluous, if their values are the SDK's own."""
 _DATABASE_STORES = ("DatabaseTaskStore", "VersionedDatabaseTaskStore")
-_CLIENT_HINT = "this is a client: docs/migrating.md shows how to call agents with dragoman.connect"
+_CLIENT_HINT = (
+    "this is a client: `async with dragoman.connect(url) as agent: print(await agent(text))` calls an agent"
+)
 _STORE_HINT = (
     "tasks are kept in SQLite: the argument is left out. Say where with build(store='sqlite:///tasks.db'), or"
     " 'postgresql://host/database'; tasks in the old database stay there"
