@@ -49,6 +49,8 @@ async def do(turn: Turn) -> str | None:
     match turn.text.split(" "):
         case ["ask"]:
             return f"noted: {await turn.ask('What?')}"
+        case ["history?"]:
+            return str(turn.message.metadata.get("contextHistory", False))
         case ["orders"]:
             await turn.status(ORDERS)
             return ORDERS
@@ -280,6 +282,16 @@ def test_chat_answers_questions_with_the_next_line(
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nask\nthis\n"))
     assert main(["chat", url]) == 0
     assert capsys.readouterr().out == "HELLO\nWhat?\nnoted: this\n"
+
+
+def test_a_chat_asks_for_the_history_of_its_conversation_and_send_does_not(
+    url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub gives it to the models of its agents."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("history?\nhistory?\n"))
+    assert main(["chat", url]) == 0
+    assert main(["send", url, "history?"]) == 0
+    assert capsys.readouterr().out == "True\nTrue\nFalse\n"
 
 
 HEEDS = """

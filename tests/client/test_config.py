@@ -172,6 +172,10 @@ def test_send_shows_the_token_of_the_hub(
     target = {"url": url, "localhost": url.replace("127.0.0.1", "localhost"), "name": "locked"}[by]
     monkeypatch.setenv("DRAGOMAN_TOKEN", "w0rd")
     assert main(["send", target, "hello"]) == 4  # it is not the hub
+    assert (
+        "DRAGOMAN_TOKEN is only for the hub at http://127.0.0.1:8080: set DRAGOMAN_URL"
+        in capsys.readouterr().err
+    )
     monkeypatch.setenv("DRAGOMAN_URL", url)
     assert main(["send", target, "hello"]) == 0
     table(f'[agents.locked]\nurl = "{url}"\ncredentials = "wrong"\n')  # which says more

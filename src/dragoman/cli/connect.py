@@ -252,7 +252,19 @@ def report_error(
         show.json({"error": {"code": code, "message": str(error), "hint": hint, "a2aCode": number}})
     else:
         show.say(f"dragoman: {error}", sys.stderr)
+        if code == _MISSING and hint:
+            show.say(hint, sys.stderr)
     return status
+
+
+_MISSING = "A2ACLI_ERR_CREDENTIALS_MISSING"
+
+
+def _credentials_hint() -> str:
+    if os.environ.get("DRAGOMAN_TOKEN"):
+        hub = os.environ.get("DRAGOMAN_URL") or HUB_URL
+        return f"DRAGOMAN_TOKEN is only for the hub at {hub}: set DRAGOMAN_URL, or use --bearer"
+    return "use --bearer, --api-key or --auth"
 
 
 def _classify(
@@ -267,7 +279,7 @@ def _classify(
             has_credentials = args is not None and (args.auth or args.bearer or args.api_key or args.cert)
             if has_credentials or (args is not None and _secret_from_environment(args.url)):
                 return local + "AUTH_FAILED", REFUSED, None
-            return local + "CREDENTIALS_MISSING", REFUSED, "use --bearer, --api-key or --auth"
+            return _MISSING, REFUSED, _credentials_hint()
         case Forbidden():
             return local + "AUTH_FAILED", REFUSED, None
         case Rejected() if not connected:
