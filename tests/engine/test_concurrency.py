@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import MAIL_TOPIC, Lease
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import Cancel, Snapshot
+from dragoman.engine.records import Cancel, Record, Snapshot
 from dragoman.engine.runner import Run
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import (
@@ -691,3 +691,35 @@ async def test_a_stopped_engine_ends_the_streams_of_its_readers(start: Start) ->
     with pytest.raises(errors.Unavailable):
         async with asyncio.timeout(10):
             await events(engine.stream(call(), SubscribeToTask(id=task.id)))
+
+
+async def test_a_task_whose_output_cannot_be_written_is_given_back_though_its_function_returned(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, failures = Agent("a"), [RuntimeError("a bug of the store")]
+    engine = await start(agent)
+    log, released = type(engine._store.scope(call().scope)), asyncio.Event()
+    append, release = log.append, type(engine._store).release
+
+    async def write(self: Any, lease: Lease, records: Sequence[Record]) -> Any:
+        if failures:
+            raise failures.pop()
+        return await append(self, lease, records)
+
+    async def note(self: Any, lease: Lease, **how: bool) -> None:
+        await release(self, lease, **how)
+        assert how == {"failed": True}
+        released.set()
+
+    monkeypatch.setattr(log, "append", write)
+    monkeypatch.setattr(type(engine._store), "release", note)
+
+    @agent.skill
+    async def stubborn(turn: Turn) -> None:
+        turn.say("x")
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    await engine.call(call(), say("go", return_immediately=True))
+    async with asyncio.timeout(5):
+        await released.wait()

@@ -136,7 +136,7 @@ async def outcome(url: str, operation: str) -> str:
 
 
 async def test_a_reader_that_leaves_a_stream_is_counted_as_ok() -> None:
-    async with running(application(asking(), store="memory:")) as url:
+    async with running(application(asking(), store="memory:", keepalive=0.2)) as url:
         task = (await raw.result(url, "SendMessage", {"message": HELLO}))["task"]["id"]
         async for _ in raw.stream(url, "SubscribeToTask", {"id": task}):
             break

@@ -165,7 +165,7 @@ async def house_of(binding: str, agent: Agent, **options: Any) -> AsyncIterator[
     options = {"store": "memory:", "push": PUSH, **options}
     if binding == "GRPC":
         options["grpc_port"] = 0
-    app = application(agent, **options)
+    app = application(agent, **{"drain": 0.0, **options})
     async with running(app) as url:
         if binding != "GRPC":
             yield House(url, speaker_of(binding, url))

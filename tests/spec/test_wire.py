@@ -51,7 +51,7 @@ def agent_of(**options: Any) -> Agent:
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    async with running(application(agent_of(), store="memory:")) as url:
+    async with running(application(agent_of(), store="memory:", drain=0)) as url:
         yield url
 
 

@@ -93,7 +93,7 @@ Admit = Callable[[int], Awaitable[None]]
 class Log(Protocol):
     """One scope's tasks. A task outside it cannot be named: it is `TaskNotFound`.
 
-    What these methods return is on disk. A `Snapshot` that they return does not change.
+    What these methods return is on disk; only `begin` does not wait for that. A `Snapshot` that they return does not change.
     """
 
     def create(

@@ -749,7 +749,8 @@ class Run:
         self.job.uncancel()
         why, self.why = self.why, ""
         if why in ("lost", "broken"):
-            raise LeaseLost(self.lease.task)
+            broken = self.record.journal.broken if self.record is not None else None
+            raise broken or LeaseLost(self.lease.task)
 
     async def end(
         self, records: list[Record], state: TaskState, text: str = "", metadata: dict[str, Any] = NOTHING

@@ -1,7 +1,7 @@
 """Counts, traces, logs and audits what happens: every operation, every turn, every failed authentication.
 
 `Instrumentation` belongs to one application. It wraps the service (`InstrumentedService`) and the authenticators
-(`InstrumentedAuth`), and observes the runner (`engine.protocols.Observer`).
+(`InstrumentedAuth`), and observes the runner (`engine.runner.Observer`).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _read_number(number: float, path: str) -> int | float:
 def has_many_values(answer: Any) -> bool:
     """True if `data` and `metadata` of an answer have more than `MANY_VALUES` in them."""
     left = MANY_VALUES
-    inside = [answer]
+    inside = [answer] if isinstance(answer, _CONTAINERS) else []
     while inside:
         each = inside.pop()
         if type(each) is Part:
