@@ -314,3 +314,28 @@ async def test_a_webhook_is_shown_without_its_secrets_and_told_again() -> None:
         for _ in range(15):
             await operator("POST", "/receivers")
         assert (await operator("POST", "/receivers")).status == 429
+
+
+async def test_a_task_that_was_begun_at_another_server_is_shown_as_that_server_shows_it() -> None:
+    other = Agent("Other")
+
+    @other.skill
+    async def other_work(turn: Turn) -> str:
+        return f"did {turn.text}"
+
+    async with running(application(other, store="memory:")) as url:
+        agent = Agent("Caller")
+
+        @agent.skill
+        async def caller(turn: Turn) -> str:
+            return (await turn.call(url, "this")).text
+
+        async with console_app(agent) as (app, _):
+            operator = Operator(app)
+            await operator.send("go")
+            (row,) = (await operator.get("/tasks"))["tasks"]
+            (child,) = (await operator.get(f"/tasks/{row['key']}"))["children"]
+            assert (child["url"], child["key"]) == (url, None)
+            task = await operator.get(f"/tasks/{row['key']}/children/{child['taskId']}")
+            assert task["id"] == child["taskId"] and task["artifacts"][0]["parts"] == [{"text": "did this"}]
+            assert (await operator("GET", f"/tasks/{row['key']}/children/nothing")).status == 404

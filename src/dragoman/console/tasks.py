@@ -24,14 +24,15 @@ from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, note_attempt
 from dragoman.console.records import RecordView, describe_parts, one_line, view
 from dragoman.console.redact import redact, suspicious
 from dragoman.dialects import cards
+from dragoman.engine.delegate import get_child
 from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
-from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound
+from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound, Unreachable
 from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
 from dragoman.model.skill_schemas import schemas_on
-from dragoman.model.task import INTERRUPTED, StatusUpdate, TaskState
+from dragoman.model.task import INTERRUPTED, StatusUpdate, Task, TaskState
 from dragoman.server.cards import placed
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
@@ -348,6 +349,17 @@ class Tasks:
             found.append(await self._child(info.scope, child))
         return found
 
+    async def child(self, info: TaskInfo, task: str) -> Task:
+        """A task at another server that this one began, as that server shows it to our agent. Raises `NotFound`."""
+        snapshot, peers = await self._store.scope(info.scope).load(info.id), self._server.engine.runner.peers
+        child = next((each for each in snapshot.children.values() if each.task == task), None)
+        if child is None or peers is None:
+            raise NotFound("the task has called no agent for that")
+        try:
+            return await get_child(peers, snapshot, child)
+        except TimeoutError:
+            raise Unreachable(f"{child.peer} does not answer") from None
+
     async def _child(self, scope: Scope, child: Child) -> ChildView:
         here = Scope(scope.tenant, child.peer, scope.owner)
         try:
@@ -522,7 +534,7 @@ def routes(console: Console) -> Sequence[Route]:
         row = msgspec.structs.asdict(await tasks.exact_row(info))
         return TaskDetail(
             **row,
-            task=_fold(snapshot),
+            task=_without_secrets(snapshot.task),
             webhooks=await console.webhooks(info) if console.webhooks is not None else [],
             children=await tasks.children(info),
             parent=_parent(snapshot),
@@ -556,10 +568,19 @@ def routes(console: Console) -> Sequence[Route]:
         record = await tasks.record(info, request.path_id("n"))
         return DialectViews(dialect_views.views(record, info.id))
 
+    @api.add(
+        "GET",
+        "/tasks/{key}/children/{task}",
+        "A task at another server that this one began, as that server shows it.",
+        returns=dict[str, Any],
+    )
+    async def child(request: ConsoleRequest) -> Any:
+        return _without_secrets(await tasks.child(await tasks.info(request), request.path["task"]))
+
     @api.add("GET", "/tasks/{key}/at/{n}", "The task as it was at a record.", returns=dict[str, Any])
     async def task_at(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
-        return _fold(await tasks.at(info, request.path_id("n")))
+        return _without_secrets((await tasks.at(info, request.path_id("n"))).task)
 
     @api.add(
         "GET", "/tasks/{key}/events", "A task's log, live.", query={"after": pages["after"]}, streams=True
@@ -615,9 +636,9 @@ def routes(console: Console) -> Sequence[Route]:
     return api
 
 
-def _fold(snapshot: Snapshot) -> Any:
+def _without_secrets(task: Task) -> Any:
     """A task's JSON without secrets."""
-    raw = msgspec.json.encode(snapshot.task)
+    raw = msgspec.json.encode(task)
     return redact(msgspec.json.decode(raw)) if suspicious(raw) else msgspec.Raw(raw)
 
 

@@ -289,15 +289,20 @@ async def unfinished_children(peers: Peers, snapshot: Snapshot) -> list[Child]:
 
     async def working(child: Child) -> bool:
         with suppress(A2AError, TimeoutError):
-            async with asyncio.timeout(PEER_SECONDS):
-                service, scope = await peers.find(child.peer, snapshot.scope)
-                who = Principal(id=snapshot.mails[0][1].principal, tenant=scope.tenant)
-                known: Task = await service.call(Call(scope=scope, principal=who), GetTask(id=child.task))
-                return not known.state.over
+            return not (await get_child(peers, snapshot, child)).state.over
         return False
 
     children = _unfinished(snapshot)
     return [c for c, w in zip(children, await asyncio.gather(*map(working, children)), strict=True) if w]
+
+
+async def get_child(peers: Peers, snapshot: Snapshot, child: Child) -> Task:
+    """The task of a peer that a task began. Raises `A2AError` and `TimeoutError`."""
+    async with asyncio.timeout(PEER_SECONDS):
+        service, scope = await peers.find(child.peer, snapshot.scope)
+        who = Principal(id=snapshot.mails[0][1].principal, tenant=scope.tenant)
+        task: Task = await service.call(Call(scope=scope, principal=who), GetTask(id=child.task))
+        return task
 
 
 def _unfinished(snapshot: Snapshot) -> list[Child]:

@@ -1,7 +1,7 @@
 // One task: its whole log, live; what it was at any record; its steps, children and webhooks; and what an operator may do.
 
 import { get, post } from "./api.js";
-import { badge, block, button, clock, confirmed, copyButton, copyIcon, count, debounce, duration, empty, failure, fill, FINAL, h, line, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
+import { badge, block, button, clock, confirmed, copyButton, copyIcon, count, debounce, dict, duration, empty, failure, fill, FINAL, h, line, list, moment, pill, plural, segment, tabs, toast, WAITING, when } from "./dom.js";
 import { jsonTree } from "./json.js";
 import { attemptOf, diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
@@ -180,7 +180,7 @@ export function taskView(there, me) {
   function showChildren() {
     const found = full?.children || [];
     fill(children, full?.parent ? h("p", {}, full.parent.kind === "fork" ? `A copy, up to record ${count(full.parent.record)}, of ` : "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
-      found.length ? h("ul.tree", {}, found.map(childNode)) : empty("No children", "This task has called no other agent."));
+      found.length ? h("ul.tree", {}, found.map((child) => childNode(child, key))) : empty("No children", "This task has called no other agent."));
   }
 
   async function showWebhooks() {
@@ -261,22 +261,32 @@ function dialectViews(views, seq) {
 }
 
 /** A task that this one began elsewhere; it can be opened, and its children as well. */
-function childNode(child) {
+function childNode(child, parent) {
   const body = h("div.treebody");
   const details = h("details", {
     ontoggle: async () => {
-      if (!details.open || body.childElementCount || !child.key) return;
+      if (!details.open || body.childElementCount) return;
       fill(body, h("p.muted", {}, "…"));
       try {
+        if (!child.key) return fill(body, elsewhere(child, await get(`tasks/${segment(parent)}/children/${segment(child.taskId)}`)));
         const task = await get(`tasks/${segment(child.key)}`);
         fill(body, h("div.row.wrap", {}, badge(task.state), h("span", { dir: "auto" }, line(task.text, 100)), h("a.button.small", { href: `#task/${segment(child.key)}` }, "Open")),
           h("p.muted", { dir: "auto" }, line(partsText(task.task?.artifacts?.flatMap((a) => a.parts || []) || []), 200)),
-          task.children?.length ? h("ul.tree", {}, task.children.map(childNode)) : null);
-      } catch (error) { fill(body, h("p.error", {}, line(error.message, 200))); }
+          task.children?.length ? h("ul.tree", {}, task.children.map((each) => childNode(each, child.key))) : null);
+      } catch (error) { fill(body, h("p.error", {}, line(error.message, 200)), child.key ? null : whereIs(child)); }
     },
   }, h("summary", {}, h("strong", {}, line(child.agent || child.url, 80)), " ", h("span.mono.muted.small", {}, line(child.taskId, 40)), child.seq ? h("span.muted.small", {}, ` record ${count(child.seq)}`) : null), body);
-  if (!child.key) fill(body, h("div.row.wrap", {}, h("span.muted", {}, "At another server: "), h("code", {}, line(child.url, 120)), h("a.button.small", { href: `#inspect?url=${segment(child.url || "")}` }, "Inspect")));
   return h("li", {}, details);
+}
+
+const whereIs = (child) => h("div.row.wrap", {}, h("span.muted", {}, "At another server: "), h("code", {}, line(child.url || child.agent, 120)),
+  child.url ? h("a.button.small", { href: `#inspect?url=${segment(child.url)}` }, "Inspect") : null);
+
+/** A task of another server, as that server shows it to the agent that began it. */
+function elsewhere(child, task) {
+  return [h("div.row.wrap", {}, badge(dict(task.status).state), h("span", { dir: "auto" }, line(partsText(list(dict(dict(task.status).message).parts)), 200))), whereIs(child),
+    h("p.muted", { dir: "auto" }, line(partsText(list(task.artifacts).flatMap((a) => list(dict(a).parts))), 400)),
+    h("details", {}, h("summary", {}, "The task as JSON"), jsonTree(task, { open: 1 }))];
 }
 
 // -- steps over time --------------------------------------------------------------------------------------------
