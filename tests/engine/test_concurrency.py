@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman import errors
 from dragoman.agent.agent import Agent
@@ -723,3 +724,28 @@ async def test_a_task_whose_output_cannot_be_written_is_given_back_though_its_fu
     await engine.call(call(), say("go", return_immediately=True))
     async with asyncio.timeout(5):
         await released.wait()
+
+
+async def test_a_message_that_is_sent_twice_at_once_with_one_key_creates_its_task_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates()
+    engine = await start(gates.agent)
+    log = type(engine._store.scope(call().scope))
+    seen, sent = log.seen, asyncio.Event()
+    keyed = call(idempotency_key="k", names_tasks=True)
+
+    def message(context: str) -> SendMessage:
+        request = say("x", return_immediately=True)
+        return replace(request, message=replace(request.message, task_id="t", context_id=context))
+
+    async def late(self: Any, key: str) -> Any:
+        found = await seen(self, key)
+        if not sent.is_set():  # the other message is stored right after this look
+            sent.set()
+            await engine.call(keyed, message("one"))
+        return found
+
+    monkeypatch.setattr(log, "seen", late)
+    assert (await engine.call(keyed, message("two"))).context_id == "one"
+    gates.gate("x").set()

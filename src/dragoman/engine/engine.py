@@ -346,9 +346,12 @@ class Engine:
         webhook: StoredPushConfig | None,
     ) -> Delivered:
         task, context = request.message.task_id, request.message.context_id
-        if call.idempotency_key and (seen := await log.seen(call.idempotency_key)):
+        key = call.idempotency_key
+        if key and (seen := await log.seen(key)):
             return seen
         snapshot = await log.load(task)
+        if key and (seen := await log.seen(key)):  # the same message created the task in between
+            return seen
         if snapshot.hidden:
             raise TaskNotFound(task)
         if context and context != snapshot.context_id:
@@ -360,7 +363,7 @@ class Engine:
         return await log.deliver(
             task,
             _mail(call, request, task, snapshot.context_id),
-            dedupe=call.idempotency_key,
+            dedupe=key,
             node=node,
             webhook=_for_task(webhook, task) if webhook else None,
         )
