@@ -37,6 +37,8 @@ LOOK_SECONDS = 5.0
 """How often a feed looks at a row that may have changed without a record: a lease that lapsed."""
 GATHER_SECONDS = 0.1
 """Changes of the list of tasks are collected so long: a task that streams changes a thousand times in a second."""
+GATHER_RECORDS_SECONDS = 0.05
+"""Records of a task are collected so long after each write to its viewers: people do not see the difference."""
 MAX_ROWS = 200
 """Rows that the list sends at a time."""
 STATE_KINDS = frozenset({"message", "cancel", "turn", "status", "ask", "reply", "attempt"})
@@ -165,6 +167,7 @@ class _TaskFeed:
                 self.seq = records[-1].seq
                 for viewer in self.viewers:
                     viewer.put(records[0].seq, self.seq, chunk)
+                await asyncio.sleep(GATHER_RECORDS_SECONDS)
 
     async def _look(self) -> None:
         """Send the row when it changes without a record."""
