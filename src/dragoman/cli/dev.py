@@ -208,8 +208,7 @@ class Reloader:
     """Watches files, and replaces the process that serves."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from dragoman.console import is_loopback
-        from dragoman.server.runtime import free_port
+        from dragoman.server.runtime import bind, free_port, is_loopback
 
         self._args = args
         sources = [split(name)[0] for name in args.files]
@@ -404,17 +403,3 @@ def _relative(path: Path) -> str:
     with suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that does not listen yet: before there is something to serve, connections are refused."""
-    listener = socket.socket(
-        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
-    return listener

@@ -141,12 +141,13 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from dragoman.console import CALLING_FEATURES, calling_modules, is_loopback
+    from dragoman.console import CALLING_FEATURES, calling_modules
     from dragoman.console.access import OPERATOR, Access, OneTimeToken, Viewer, same, signing_key
     from dragoman.console.api import Console
     from dragoman.console.login import Logins
     from dragoman.observe.logs import configure
     from dragoman.server.app import App
+    from dragoman.server.runtime import is_loopback
     from dragoman.server.runtime import run as serve
 
     if args.a2a_version or args.transport or args.timeout:

@@ -6,7 +6,6 @@ It is a layer above the server, the client and the engine: none of them imports 
 from __future__ import annotations
 
 import atexit
-import ipaddress
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from dragoman.console.webhooks import Receivers
 from dragoman.server.app import Operators
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route
+from dragoman.server.runtime import is_loopback
 
 __all__ = ["AgentConsole", "Console"]
 
@@ -132,12 +132,3 @@ class AgentConsole:
             server=parts,
             receivers=self._receivers,
         )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace as replace_field
 
-from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, is_loopback
+from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
 from dragoman.console.api import NO_SCOPE, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
@@ -37,6 +37,7 @@ from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import ApiResponse, Route, Table
+from dragoman.server.runtime import is_loopback
 
 KEY_FILE = "console.key"
 

@@ -123,15 +123,8 @@ class _HubInstrumentation(Instrumentation):
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
         self._usages.add(turn.scope, used)
         about = {"tenant": turn.scope.tenant, "agent": turn.scope.agent, "model": used.model}
-        tokens = (
-            ("input", used.input_tokens),
-            ("output", used.output_tokens),
-            ("cached", used.cached_tokens),
-            ("reasoning", used.reasoning_tokens),
-        )
-        for kind, count in tokens:
-            if count:
-                self._hub_metrics.count("tokens_total", count, **about, kind=kind)
+        for kind, count in used.tokens:
+            self._hub_metrics.count("tokens_total", count, **about, kind=kind)
         if used.cost:
             self._hub_metrics.count("cost_total", used.cost, **about, currency=used.currency)
 

@@ -29,6 +29,17 @@ class TokenUsage(Wire, frozen=True):
     currency: str = ""
     calls: int = 1
 
+    @property
+    def tokens(self) -> list[tuple[str, int]]:
+        """How many of each kind, as metrics name the kinds; none that are zero."""
+        kinds = (
+            ("input", self.input_tokens),
+            ("output", self.output_tokens),
+            ("cached", self.cached_tokens),
+            ("reasoning", self.reasoning_tokens),
+        )
+        return [each for each in kinds if each[1]]
+
 
 class TaskUsage(Wire, frozen=True):
     """What a task used so far, of all models together and of each."""

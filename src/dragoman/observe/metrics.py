@@ -89,15 +89,8 @@ class Counts(Struct):
             self.task_seconds[agent, state].add(max(0.0, time.time() - since))
 
     def count_usage(self, agent: str, used: TokenUsage) -> None:
-        tokens = (
-            ("input", used.input_tokens),
-            ("output", used.output_tokens),
-            ("cached", used.cached_tokens),
-            ("reasoning", used.reasoning_tokens),
-        )
-        for kind, count in tokens:
-            if count:
-                self.tokens[agent, used.model, kind] += count
+        for kind, count in used.tokens:
+            self.tokens[agent, used.model, kind] += count
         if used.cost:
             self.cost[agent, used.model, used.currency] += used.cost
 

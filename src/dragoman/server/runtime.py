@@ -69,7 +69,7 @@ def serve(
     asyncio.run(check_store(store, options.get("bus", "")))
     listener = listener or _listen(host, port)
     url = f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}"
-    if options.get("keys") and _loopback(host):
+    if options.get("keys") and is_loopback(host):
         options["public_url"] = options.get("public_url") or url
     configure(log_level, lines=log_lines)
     if (grpc_port := options.get("grpc_port")) is not None:
@@ -112,7 +112,7 @@ def _check_called(options: Mapping[str, Any]) -> None:
 def _check_authentication(agents: Sequence[Agent], host: str, insecure: bool) -> None:
     """Refuse to serve agents without authentication to other machines, unless `insecure`."""
     open_agents = [agent.name for agent in agents if not agent.auth]
-    if open_agents and not insecure and not _loopback(host):
+    if open_agents and not insecure and not is_loopback(host):
         raise SystemExit(
             f"{host} can be reached from other machines and nobody would have to say who they are to call "
             f"{', '.join(open_agents)}: give Agent(..., auth=[...]), serve on 127.0.0.1, or say --insecure "
@@ -257,7 +257,7 @@ def say_json(message: str, **about: str) -> None:
     print(json.dumps(line), flush=True)
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -271,6 +271,13 @@ def _bracket(host: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listener = bind(host, port)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet: until it does, connections are refused. Raises `SystemExit`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -280,7 +287,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
-    listener.listen(BACKLOG)
     return listener
 
 
