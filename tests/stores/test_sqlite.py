@@ -315,6 +315,22 @@ async def test_a_task_that_began_and_ended_is_stored_although_its_transaction_fa
     ]  # fmt: skip
 
 
+async def test_opening_a_file_waits_for_a_writer_that_needs_the_same_loop(path: Path) -> None:
+    first = SqliteStore(path)
+    await first.open()
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("begin immediate")
+    asyncio.get_running_loop().call_later(0.05, writer.rollback)  # runs only if opening leaves the loop free
+    second = SqliteStore(path, patience=1)
+    try:
+        await second.open()
+        assert not writer.in_transaction
+    finally:
+        await second.close()
+        await first.close()
+        writer.close()
+
+
 async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
     store = SqliteStore(path, patience=0.05)
     await store.open()

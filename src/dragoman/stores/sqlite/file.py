@@ -39,21 +39,25 @@ class SqliteFile:
         with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
         try:
-            db = self._connect()
-            try:
-                await self._prepare(db)
-                migrate(db)
-                db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
-                reads = Reads(self._connect, keep=self._keep, keep_bytes=self._keep_bytes)
-            except BaseException:
-                db.close()
-                raise
+            # in a thread: whoever holds the file's lock may need this loop to let go of it
+            db, reads = await asyncio.to_thread(self._prepare)
         except sqlite3.Error as error:
             raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
         self._db, self.reads = db, reads
         self.commits = Commits(db, patience=self._patience, told=self.told)
 
-    async def _prepare(self, db: sqlite3.Connection) -> None:
+    def _prepare(self) -> tuple[sqlite3.Connection, Reads]:
+        db = self._connect()
+        try:
+            self._set_format(db)
+            migrate(db)
+            db.execute("pragma busy_timeout = 0")  # `Commits` waits by itself, elsewhere
+            return db, Reads(self._connect, keep=self._keep, keep_bytes=self._keep_bytes)
+        except BaseException:
+            db.close()
+            raise
+
+    def _set_format(self, db: sqlite3.Connection) -> None:
         """Set what the file keeps. Where another process opens the same file, SQLite does not wait for it by itself."""
         deadline = time.monotonic() + self._patience
         while True:
@@ -64,7 +68,7 @@ class SqliteFile:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(0.01)
+                time.sleep(0.01)
 
     async def close(self) -> None:
         """Finish what was submitted, then let go of the file. The last to close it tidies its journal into it."""
