@@ -9,7 +9,7 @@ file                    a file to send
 ClientExtension         what a client does for an extension; TimestampClient
 AgentCache              cards and dialects that clients remember
 Bearer, Basic, ApiKey, Headers, ClientCredentials, AuthorizationCode, RefreshToken, DeviceCode,
-ClientCertificate
+TokenExchange, ClientCertificate
                         credentials
 """
 
@@ -20,7 +20,13 @@ from dragoman.client.content import file
 from dragoman.client.credentials import ApiKey, Basic, Bearer, ClientCertificate, Headers
 from dragoman.client.discover import AgentCache
 from dragoman.client.extensions import ClientExtension, TimestampClient
-from dragoman.client.oauth import AuthorizationCode, ClientCredentials, DeviceCode, RefreshToken
+from dragoman.client.oauth import (
+    AuthorizationCode,
+    ClientCredentials,
+    DeviceCode,
+    RefreshToken,
+    TokenExchange,
+)
 from dragoman.client.reply import Piece, Reply, Stream, TaskFailed
 from dragoman.client.retry import Policy
 from dragoman.client.sync import SyncClient, connect_sync
@@ -45,6 +51,7 @@ __all__ = [
     "SyncClient",
     "TaskFailed",
     "TimestampClient",
+    "TokenExchange",
     "connect",
     "connect_sync",
     "file",

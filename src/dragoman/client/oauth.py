@@ -1,15 +1,19 @@
-"""Credentials that fetch their own tokens: client credentials, a login in a browser, a refresh token, a device code.
+"""Credentials that fetch their own tokens: client credentials, a login in a browser, a refresh token, a device code, and
+the exchange of somebody else's token for one to act on their behalf (RFC 8693).
 
 The card may say where to fetch them, but only on the agent's own origin: a card must not be able to send a client's
-secret somewhere else.
+secret somewhere else. A token exchange never asks the card.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
+import re
 import time
 from base64 import b64encode, urlsafe_b64encode
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
@@ -21,11 +25,27 @@ import msgspec
 
 from dragoman.client.authorize import origin_of
 from dragoman.client.credentials import Outgoing
-from dragoman.client.transport.transport import NOT_JSON, Transport
-from dragoman.errors import Unauthenticated
+from dragoman.client.fetch import MAX_DOCUMENT_BYTES
+from dragoman.client.transport.transport import NOT_JSON, NotSent, Transport, read_at_most
+from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard, OAuthFlow
 
 _RENEW_EARLY_SECONDS = 30.0
+_TOKEN_SECONDS = 30.0
+"""How long a token endpoint may take."""
+_MAX_EXCHANGED = 4096
+"""Exchanged tokens that are held at a time. The one that was used longest ago is dropped."""
+_TOKEN_LIKE = re.compile(r"[A-Za-z0-9_~+/=.-]{24,}")
+_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+_OUR_FAULTS = (
+    "invalid_client",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    "invalid_scope",
+    "invalid_target",
+)
+"""Errors of a token endpoint that no other subject token would change."""
 
 
 class _Token:
@@ -33,11 +53,23 @@ class _Token:
 
     flow = ""
     """The name of the flow in a card."""
+    _default_seconds = 1e18
+    """How long a token is used if the server does not say it."""
 
-    def __init__(self, client_id: str, client_secret: str, token_url: str, scopes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str,
+        token_url: str,
+        scopes: Sequence[str],
+        *,
+        audience: Sequence[str] = (),
+        resource: Sequence[str] = (),
+    ) -> None:
         self._client_id, self._client_secret = client_id, client_secret
         self.token_url = token_url
         self._scopes = tuple(scopes)
+        self._for = [("audience", each) for each in audience] + [("resource", each) for each in resource]
         self._refresh_token = ""
         self._access_token = ""
         self._expires = 0.0
@@ -98,9 +130,24 @@ class _Token:
             form = {**form, "client_id": self._client_id}
         if self._scopes and scopes:
             form = {**form, "scope": " ".join(self._scopes)}
-        response = await transport.request("POST", url, headers, urlencode(form).encode())
+        body = urlencode([*form.items(), *(self._for if scopes else ())]).encode()
         try:
-            answer = msgspec.json.decode(await response.read(), type=dict[str, Any])
+            async with asyncio.timeout(_TOKEN_SECONDS):
+                response = await transport.request("POST", url, headers, body)
+                try:
+                    read = await read_at_most(response, MAX_DOCUMENT_BYTES, url)
+                finally:
+                    await response.close()
+        except TimeoutError:
+            raise NotSent(f"{url} gave no token within {_TOKEN_SECONDS:g} s") from None
+        except NotSent:
+            raise
+        except Unreachable as error:  # the agent, unlike the token endpoint, cannot have seen anything
+            raise NotSent(error.message) from error
+        if response.status >= 500:
+            raise NotSent(f"{url} answered HTTP {response.status}")
+        try:
+            answer = msgspec.json.decode(read, type=dict[str, Any])
         except (msgspec.ValidationError, *NOT_JSON) as error:
             raise Unauthenticated(f"{url} did not answer like a token endpoint: {error}") from error
         return response.status, answer
@@ -112,9 +159,8 @@ class _Token:
         if not (token.isascii() and token.isprintable()):
             raise Unauthenticated(f"{self.token_url} gave a token that does not fit into a header")
         self._access_token = token
-        self._expires = time.time() + max(
-            1.0, _seconds(answer.get("expires_in"), 1e18) - _RENEW_EARLY_SECONDS
-        )
+        lasts = _seconds(answer.get("expires_in"), self._default_seconds)
+        self._expires = time.time() + max(1.0, lasts - _RENEW_EARLY_SECONDS)
         if isinstance(answer.get("refresh_token"), str):
             self._refresh_token = answer["refresh_token"]
             await self._rotated(self._refresh_token)
@@ -124,14 +170,33 @@ class _Token:
 
 
 class ClientCredentials(_Token):
-    """A program's own id and secret, exchanged for tokens."""
+    """A program's own id and secret, exchanged for tokens. `audience`, `resource`: what the tokens are for."""
 
     flow = "client_credentials"
 
     def __init__(
-        self, client_id: str, client_secret: str, *, token_url: str = "", scopes: Sequence[str] = ()
+        self,
+        client_id: str,
+        client_secret: str,
+        *,
+        token_url: str = "",
+        scopes: Sequence[str] = (),
+        audience: str | Sequence[str] = (),
+        resource: str | Sequence[str] = (),
     ) -> None:
-        super().__init__(client_id, client_secret, token_url, scopes)
+        super().__init__(
+            client_id,
+            client_secret,
+            token_url,
+            scopes,
+            audience=_several(audience),
+            resource=_several(resource),
+        )
+
+    async def token(self, transport: Transport) -> str:
+        """The token itself, for where it does not go into a header."""
+        await self.apply(Outgoing("", {}), transport)
+        return self._access_token
 
     async def _request_token(self, transport: Transport) -> dict[str, Any]:
         status, answer = await self._ask(transport, {"grant_type": "client_credentials"})
@@ -140,6 +205,138 @@ class ClientCredentials(_Token):
                 f"{self.token_url} refused the client credentials: {_describe_error(answer)}"
             )
         return answer
+
+
+class TokenExchange:
+    """Acts on behalf of somebody else (RFC 8693): their token, exchanged for one that this agent takes.
+
+    `subject` returns their token, and is called for each request. It may be empty; then nobody's token can be exchanged, and
+    the request is refused. `actor`: who acts, which the new token says in its claim `act`. True: we, with a token that the
+    client credentials get. A text: this token. False: nothing is sent, and the authorization server takes the client.
+    `audience`, `resource`, `scopes`: what the new token is for. `subject_type`: the kind of the subject's token.
+
+    A new token is held in memory until it expires, for the same token of the subject only. Raises `Unauthenticated` if the
+    subject's token is refused, `CannotExchange` if the authorization server takes nobody's from us, and `Unreachable`.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str,
+        *,
+        token_url: str,
+        subject: Callable[[], str],
+        actor: bool | str = True,
+        audience: str | Sequence[str] = (),
+        resource: str | Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        subject_type: str = ACCESS_TOKEN,
+        requested_type: str = "",
+    ) -> None:
+        self._client_id, self._client_secret, self.token_url = client_id, client_secret, token_url
+        self._subject, self._subject_type, self._requested_type = subject, subject_type, requested_type
+        self._audience, self._resource = _several(audience), _several(resource)
+        self._scopes = tuple(scopes)
+        self._own = (
+            ClientCredentials(client_id, client_secret, token_url=token_url) if actor is True else None
+        )
+        self._actor = actor if isinstance(actor, str) else ""
+        self._exchanged: OrderedDict[bytes, _ExchangedToken] = OrderedDict()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown."""
+        held = [self._client_secret, self._actor, *(self._own.secrets if self._own else ())]
+        for each in self._exchanged.values():
+            held += each.secrets
+        return tuple(each for each in held if each)
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        return await self._of_subject().apply(request, transport)
+
+    async def refused(self, transport: Transport) -> bool:
+        return await self._of_subject().refused(transport)
+
+    async def actor_token(self, transport: Transport) -> str:
+        """The token of the one who acts; empty if none is sent."""
+        return self._actor if self._own is None else await self._own.token(transport)
+
+    def _of_subject(self) -> _ExchangedToken:
+        subject = self._subject()
+        if not subject:
+            raise Unauthenticated("there is no token of the caller to exchange: send a bearer token")
+        key = sha256(subject.encode()).digest()
+        found = self._exchanged.get(key)
+        if found is None:
+            for old, oldest in list(itertools.islice(self._exchanged.items(), 2)):
+                if oldest.idle or len(self._exchanged) >= _MAX_EXCHANGED:
+                    del self._exchanged[old]
+            found = self._exchanged[key] = _ExchangedToken(self, subject)
+        self._exchanged.move_to_end(key)
+        return found
+
+
+class CannotExchange(A2AError):
+    """The authorization server exchanges no token for us: our client, audience or scope is wrong."""
+
+
+class _ExchangedToken(_Token):
+    """The token for one subject."""
+
+    _default_seconds = 300.0
+
+    def __init__(self, exchange: TokenExchange, subject: str) -> None:
+        super().__init__(
+            exchange._client_id,
+            exchange._client_secret,
+            exchange.token_url,
+            exchange._scopes,
+            audience=exchange._audience,
+            resource=exchange._resource,
+        )
+        self._exchange, self._subject = exchange, subject
+
+    @property
+    def idle(self) -> bool:
+        """It has expired, and nobody is waiting for a new one."""
+        return time.time() >= self._expires and not self._renewing.locked()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self._subject, *super().secrets)
+
+    async def _renew(self, transport: Transport) -> None:
+        # A refresh token would outlive what the subject's token allows, so each renewal shows the subject's token again.
+        self._refresh_token = ""
+        await super()._renew(transport)
+
+    async def _request_token(self, transport: Transport) -> dict[str, Any]:
+        exchange = self._exchange
+        form = {
+            "grant_type": _EXCHANGE,
+            "subject_token": self._subject,
+            "subject_token_type": exchange._subject_type,
+        }
+        try:
+            actor = await exchange.actor_token(transport)
+        except Unauthenticated as error:
+            raise CannotExchange(error.message) from error
+        if actor:
+            form |= {"actor_token": actor, "actor_token_type": ACCESS_TOKEN}
+        if exchange._requested_type:
+            form["requested_token_type"] = exchange._requested_type
+        status, answer = await self._ask(transport, form)
+        if status == 200 and str(answer.get("token_type", "bearer")).lower() == "bearer":
+            return answer
+        if status == 200:
+            raise CannotExchange(f"{self.token_url} gave a token that is not a bearer token")
+        raise self._to_error(status, answer, actor)
+
+    def _to_error(self, status: int, answer: dict[str, Any], actor: str) -> A2AError:
+        reason = _describe_error(answer, (*self.secrets, actor))
+        if answer.get("error") in _OUR_FAULTS or status == 401:
+            return CannotExchange(f"{self.token_url} exchanges no token for us: {reason}")
+        return Unauthenticated(f"{self.token_url} did not accept the caller's token: {reason}")
 
 
 class AuthorizationCode(_Token):
@@ -303,6 +500,14 @@ def _check_origin(url: str, parameter: str, origin: str) -> str:
     return url
 
 
-def _describe_error(answer: dict[str, Any]) -> str:
-    words = [str(answer[key]) for key in ("error", "error_description") if answer.get(key)]
-    return ": ".join(words)[:300] or "without a reason"
+def _describe_error(answer: dict[str, Any], secrets: Sequence[str] = ()) -> str:
+    """What a token endpoint says, on one line. It may repeat what it was sent, so everything like a token is left out."""
+    words = ": ".join(str(answer[key])[:2000] for key in ("error", "error_description") if answer.get(key))
+    for secret in secrets:
+        if secret:
+            words = words.replace(secret, "***")
+    return " ".join(_TOKEN_LIKE.sub("***", words).split())[:300] or "without a reason"
+
+
+def _several(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) and given else tuple(given)
