@@ -12,6 +12,8 @@ from dragoman.stores.common import scripts
 RELEASED = {
     "001_schema.postgres.sql": "900c7b48bc8cc75e6ab008c6037643a6a443bf01e64f3738c06375fe7a7f1dfe",
     "001_schema.sqlite.sql": "ccaafa0fe90a72fec817115df83776649c942a8b06f676e192d0adeee04cbf92",
+    "002_catalogue.postgres.sql": "48dc2035cf981cb735126d3cb1953e2146a28d8af0c8253214735a9fb002d733",
+    "002_catalogue.sqlite.sql": "8bd012600da9a2c06b7371d959445b16b9f4b5c7f6db5b840dab50c389634f35",
 }
 """Never change a line here: databases have run these files, and will not run them again. Add a file, and a line for it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -222,6 +222,9 @@ class Store(Protocol):
 
     @property
     def index(self) -> TaskIndex: ...
+
+    @property
+    def catalogue(self) -> CatalogueStore: ...
 
     async def open(self) -> None: ...
 
@@ -466,6 +469,76 @@ class TaskIndex(Protocol):
         """The nodes that are known, also those whose leases have lapsed."""
         ...
 
+
+class RegisteredAgent(Struct, frozen=True, kw_only=True):
+    """An agent elsewhere that the operator put into the catalogue."""
+
+    tenant: str = ""
+    """Who sees it on a hub; empty: every tenant."""
+    name: str
+    url: str
+    due: float = 0.0
+    """When it is looked at again, in `time.time()` seconds."""
+    body: bytes = b"{}"
+    """What the catalogue knows of it, as JSON."""
+
+
+class SearchText(Struct, frozen=True, kw_only=True):
+    """What of an agent is searched."""
+
+    name: str = ""
+    tags: str = ""
+    skills: str = ""
+    about: str = ""
+
+
+class CatalogueStore(Protocol):
+    """The agents that were registered, and the texts in which agents are searched.
+
+    A text has a name that stands for its content (a hash). So a text never changes, nodes that share a store cannot disagree
+    about it, and who may see an agent is for the caller to decide: it names the texts that are searched.
+    """
+
+    async def registered(self) -> Sequence[RegisteredAgent]:
+        """All of them, by name."""
+        ...
+
+    async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
+        """Add an agent. False, and nothing changes, if its name is taken or there are `limit` already."""
+        ...
+
+    async def unregister(self, tenant: str, name: str) -> bool:
+        """False if there is none."""
+        ...
+
+    async def take_due(self, now: float, until: float, *, limit: int) -> Sequence[RegisteredAgent]:
+        """Up to `limit` agents that are due, those first that wait longest; they are due again at `until`. Each is taken by one
+        caller, whichever node asks."""
+        ...
+
+    async def update(self, agent: RegisteredAgent) -> bool:
+        """Set `due` and `body` of an agent that still has this name and URL. False if it has not."""
+        ...
+
+    async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
+        """Have these texts searchable, and remember that they are in use."""
+        ...
+
+    async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
+        """Of the texts `among` these, those with a word of the query, best first, each with its score from 0 to 1.
+
+        Each word of the query counts by the heaviest member that has it (`SEARCH_WEIGHTS`); the score is the mean over the
+        words. It depends on no other text. Words are compared by their stems, and by their beginnings.
+        """
+        ...
+
+    async def forget_texts(self, before: float) -> int:
+        """Delete the texts that were not in use since; return how many."""
+        ...
+
+
+SEARCH_WEIGHTS = {"name": 1.0, "tags": 0.8, "skills": 0.8, "about": 0.5}
+"""How much a word of a query counts, by the member of `SearchText` that has it."""
 
 HEAD_BYTES = 4 << 10
 SCAN_TASKS = 10_000

@@ -1,4 +1,5 @@
-"""What the stores have in common: schema scripts, damage, a cache of snapshots, the rows of webhooks and audit entries, pages.
+"""What the stores have in common: schema scripts, damage, a cache of snapshots, the rows of webhooks and audit entries, pages,
+the words of a search.
 
 Schemas are numbered scripts, run in order, each once.
 
@@ -9,6 +10,8 @@ somebody pages through them move to the front, so a page never repeats a task th
 from __future__ import annotations
 
 import logging
+import re
+import unicodedata
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -368,3 +371,146 @@ def complete_part(
         return found, False
     complete = [row for row in found if row[0] > max(cut)]
     return (complete, True) if complete else None
+
+
+# -- the words of a search -------------------------------------------------------------------------------------------
+
+
+MAX_SEARCH_WORDS = 12
+_MAX_QUERY_CHARACTERS, _MAX_WORD_CHARACTERS = 1000, 40
+_PREFIX_CHARACTERS = 3
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af]|[^\W_\u2e80-\u9fff\uac00-\ud7af]+")
+"""A run of letters and digits; in scripts without spaces, one character."""
+_STOP_WORDS = frozenset(
+    [
+        "a",
+        "about",
+        "all",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "between",
+        "both",
+        "but",
+        "by",
+        "can",
+        "did",
+        "do",
+        "does",
+        "doing",
+        "down",
+        "during",
+        "each",
+        "few",
+        "for",
+        "from",
+        "further",
+        "had",
+        "has",
+        "have",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "him",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "me",
+        "more",
+        "most",
+        "my",
+        "no",
+        "nor",
+        "not",
+        "now",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "our",
+        "out",
+        "over",
+        "own",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "than",
+        "that",
+        "the",
+        "their",
+        "theirs",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "very",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "whom",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+        "yours",
+    ]
+)
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text in lower case, without accents. `refundOrder` and `refund_order` are two words."""
+    decomposed = unicodedata.normalize("NFKD", _CAMEL.sub(" ", text))
+    letters = "".join(each for each in decomposed if not unicodedata.combining(each))
+    return [word[:_MAX_WORD_CHARACTERS] for word in _WORD.findall(letters.lower())]
+
+
+def query_words(query: str) -> list[str]:
+    """The words that are searched: at most `MAX_SEARCH_WORDS`, without those that every text has."""
+    words = dict.fromkeys(plain_words(query[:_MAX_QUERY_CHARACTERS]))
+    return [word for word in words if word not in _STOP_WORDS][:MAX_SEARCH_WORDS]
+
+
+def is_prefix(word: str) -> bool:
+    """Whether a word of a query also finds longer words."""
+    return len(word) >= _PREFIX_CHARACTERS

@@ -32,10 +32,16 @@ _WEBHOOKS = (
 _AUDIT = """
 select id, at, tenant, agent, principal, operation, task, outcome, dialect, trace, coalesce(hash, x'') from audit order by id
 """
+_REGISTERED = "select tenant, name, url, due, body from catalogue_agents"
 _ALONE = "lock table dragoman.tasks, dragoman.scopes, dragoman.audit in access exclusive mode"
 _SERVED = "select exists (select 1 from dragoman.nodes where until > dragoman.clock())"
 _EMPTY = "select not exists (select 1 from dragoman.tasks) and not exists (select 1 from dragoman.audit)"
-_FORGET_SCOPES = ("delete from dragoman.scopes", "delete from dragoman.counts", "delete from dragoman.purged")
+_FORGET_SCOPES = (
+    "delete from dragoman.scopes",
+    "delete from dragoman.counts",
+    "delete from dragoman.purged",
+    "delete from dragoman.catalogue_agents",
+)
 _COUNT_TASKS = """
 insert into dragoman.counts (scope, state, slot, n) select scope, state, -1, count(*) from dragoman.tasks
 where not reply or state <> 'TASK_STATE_SUBMITTED' group by scope, state
@@ -143,6 +149,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
     await _put(db, "seen", (row for row in source.execute(_SEEN) if row[2] in kept and fits(row[1])))
     await _put(db, "webhooks", webhooks(), "webhook")
     await _put(db, "audit", entries(), "id")
+    await _put(db, "catalogue_agents", (row for row in source.execute(_REGISTERED) if fits(*row[:3])))
     return copied
 
 
@@ -161,4 +168,5 @@ _COLUMNS = {
     "seen": "scope dedupe key seq at",
     "webhooks": "webhook key id body cursor last at attempt since error dead node fence",
     "audit": "id at tenant agent principal operation task outcome dialect trace hash",
+    "catalogue_agents": "tenant name url due body",
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import re
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, groupby, islice
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from dragoman.engine import push_configs
 from dragoman.engine.protocols import (
     HEAD_BYTES,
     SCAN_TASKS,
+    SEARCH_WEIGHTS,
     Admit,
     AuditEntry,
     Delivered,
@@ -26,6 +28,8 @@ from dragoman.engine.protocols import (
     Lease,
     LeaseLost,
     NodeInfo,
+    RegisteredAgent,
+    SearchText,
     TaskExists,
     TaskInfo,
     TaskQuery,
@@ -58,7 +62,15 @@ from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.common import PushListeners, Row, merge, read_filters
+from dragoman.stores.common import (
+    PushListeners,
+    Row,
+    is_prefix,
+    merge,
+    plain_words,
+    query_words,
+    read_filters,
+)
 from dragoman.stores.heartbeat import wall_time
 
 DAY = 24 * 60 * 60.0
@@ -175,6 +187,7 @@ class MemoryStore:
         """All tasks by age: finished or not."""
         self.push_configs = self.push_queue = MemoryPushQueue(self)
         self.audit = MemoryAudit()
+        self.catalogue = MemoryCatalogue()
         self.index = MemoryIndex(self)
 
     async def open(self) -> None:
@@ -773,3 +786,83 @@ class MemoryAudit:
         while len(self._entries) > 1 and self._entries[0].at < before and len(gone) < limit:
             gone.append(self._entries.popleft())
         return gone
+
+
+_ENDING = re.compile(r"(?<=[^\W_]{3})(?:ings?|ies|ied|es|ed|e|s|y)$")
+
+
+class MemoryCatalogue:
+    def __init__(self) -> None:
+        self._agents: dict[tuple[str, str], RegisteredAgent] = {}
+        self._texts: dict[str, tuple[float, Mapping[str, frozenset[str]]]] = {}
+        """When each was last in use, and the stems of its members."""
+
+    async def registered(self) -> Sequence[RegisteredAgent]:
+        return sorted(self._agents.values(), key=lambda agent: (agent.name, agent.tenant))
+
+    async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
+        key = (agent.tenant, agent.name)
+        if key in self._agents or len(self._agents) >= limit:
+            return False
+        self._agents[key] = agent
+        return True
+
+    async def unregister(self, tenant: str, name: str) -> bool:
+        return self._agents.pop((tenant, name), None) is not None
+
+    async def take_due(self, now: float, until: float, *, limit: int) -> Sequence[RegisteredAgent]:
+        waiting = sorted((agent for agent in self._agents.values() if agent.due <= now), key=lambda a: a.due)
+        for agent in waiting[:limit]:
+            self._agents[agent.tenant, agent.name] = replace(agent, due=until)
+        return waiting[:limit]
+
+    async def update(self, agent: RegisteredAgent) -> bool:
+        stored = self._agents.get((agent.tenant, agent.name))
+        if stored is None or stored.url != agent.url:
+            return False
+        self._agents[agent.tenant, agent.name] = agent
+        return True
+
+    async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
+        for digest, text in texts.items():
+            if digest in self._texts:
+                self._texts[digest] = now, self._texts[digest][1]
+            else:
+                members = {name: getattr(text, name) for name in SEARCH_WEIGHTS}
+                self._texts[digest] = (
+                    now,
+                    {name: frozenset(map(_stem, plain_words(member))) for name, member in members.items()},
+                )
+
+    async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
+        words = query_words(query)
+        found = []
+        for digest in dict.fromkeys(among) if words else ():
+            if (text := self._texts.get(digest)) is not None:
+                score = sum(_weight(word, text[1]) for word in words) / len(words)
+                if score:
+                    found.append((digest, score))
+        return sorted(found, key=lambda each: (-each[1], each[0]))[:limit]
+
+    async def forget_texts(self, before: float) -> int:
+        old = [digest for digest, (used, _) in self._texts.items() if used < before]
+        for digest in old:
+            del self._texts[digest]
+        return len(old)
+
+
+def _stem(word: str) -> str:
+    return _ENDING.sub("", word)
+
+
+def _weight(word: str, members: Mapping[str, frozenset[str]]) -> float:
+    """The weight of the heaviest member that has the word."""
+    stem, prefix = _stem(word), is_prefix(word)
+    return max(
+        (
+            SEARCH_WEIGHTS[name]
+            for name, stems in members.items()
+            if stem in stems or (prefix and any(each.startswith(stem) for each in stems))
+        ),
+        default=0.0,
+    )

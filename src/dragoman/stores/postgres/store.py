@@ -17,6 +17,7 @@ from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.postgres.address import HOUR, Connection
 from dragoman.stores.postgres.audit import PostgresAudit
 from dragoman.stores.postgres.batch import DAY
+from dragoman.stores.postgres.catalogue import PostgresCatalogue
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.index import PostgresIndex
 from dragoman.stores.postgres.log import PostgresLog
@@ -129,6 +130,7 @@ class PostgresStore:
         self._database = Database(url, patience=patience, readers=readers, writers=writers)
         self.push_configs = self.push_queue = PostgresPushQueue(self._database)
         self.audit = PostgresAudit(self._database)
+        self.catalogue = PostgresCatalogue(self._database)
         self.index = PostgresIndex(self._database)
         self.state = StoreState(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
         self._logs: dict[Scope, PostgresLog] = {}

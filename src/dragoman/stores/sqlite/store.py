@@ -21,6 +21,7 @@ from dragoman.stores import heartbeat
 from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
+from dragoman.stores.sqlite.catalogue import SqliteCatalogue
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.index import SqliteIndex
@@ -87,6 +88,7 @@ class SqliteStore:
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._remove_dead_nodes)
         self.audit = SqliteAudit(self.file)
+        self.catalogue = SqliteCatalogue(self.file)
         self.index = SqliteIndex(self.file, self._locks)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}

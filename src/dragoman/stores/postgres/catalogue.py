@@ -1,0 +1,129 @@
+"""The catalogue in a PostgreSQL database: registered agents, and text search.
+
+Scores are those of every store: each word counts by the heaviest label that has it (A is the name, B tags, C skills, D the rest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.engine.protocols import SEARCH_WEIGHTS, RegisteredAgent, SearchText
+from dragoman.stores.common import is_prefix, plain_words, query_words
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.postgres.database import Database, fits
+
+_COLUMNS = "select tenant, name, url, due, body from dragoman.catalogue_agents"
+_ALL = f"{_COLUMNS} order by name, tenant"
+_TURN = "lock table dragoman.catalogue_agents in share row exclusive mode"
+_REGISTER = """
+insert into dragoman.catalogue_agents (tenant, name, url, due, body) select $1, $2, $3, $4, $5
+where (select count(*) from dragoman.catalogue_agents) < $6 on conflict do nothing returning true
+"""
+_UNREGISTER = "delete from dragoman.catalogue_agents where tenant = $1 and name = $2 returning true"
+_TAKE = """
+update dragoman.catalogue_agents as a set due = $2 from (
+    select tenant, name, due from dragoman.catalogue_agents where due <= $1 order by due limit $3 for update skip locked
+) as waiting where a.tenant = waiting.tenant and a.name = waiting.name
+returning a.tenant, a.name, a.url, waiting.due, a.body
+"""
+_UPDATE = """
+update dragoman.catalogue_agents set due = $4, body = $5 where tenant = $1 and name = $2 and url = $3 returning true
+"""
+_PUT = """
+insert into dragoman.catalogue_texts (digest, used, words)
+select digest, $1, setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', tags), 'B')
+|| setweight(to_tsvector('english', skills), 'C') || setweight(to_tsvector('english', about), 'D')
+from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) as n(digest, name, tags, skills, about)
+order by digest on conflict (digest) do update set used = excluded.used
+"""
+_CASES = " ".join(
+    f"when words @@ to_tsquery('english', word || '{label}') then {weight}"
+    for label, weight in zip("ABCD", SEARCH_WEIGHTS.values(), strict=True)
+)
+_SEARCH = f"""
+select digest, score from (
+    select digest, (
+        select sum(case {_CASES} else 0 end)::double precision from unnest($2::text[]) as asked(word)
+    ) as score
+    from dragoman.catalogue_texts where digest = any($1::text[])
+) as scored where score > 0 order by score desc, digest limit $3
+"""
+_FORGET = """
+delete from dragoman.catalogue_texts where digest in
+(select digest from dragoman.catalogue_texts where used < $1 limit 1000) returning digest
+"""
+
+
+class PostgresCatalogue:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def registered(self) -> Sequence[RegisteredAgent]:
+        rows = await self._database.read(lambda db: db.fetch(_ALL))
+        return [_agent(row) for row in rows]
+
+    async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
+        if not fits(agent.tenant, agent.name, agent.url):
+            return False
+
+        async def work(db: Connection) -> bool:
+            await db.execute(_TURN)  # or two could both be the last that there is room for
+            return bool(await db.fetchval(_REGISTER, *_values(agent), agent.due, agent.body, limit))
+
+        return await self._database.write(work)
+
+    async def unregister(self, tenant: str, name: str) -> bool:
+        async def work(db: Connection) -> bool:
+            return bool(await db.fetchval(_UNREGISTER, tenant, name))
+
+        return fits(tenant, name) and await self._database.write(work)
+
+    async def take_due(self, now: float, until: float, *, limit: int) -> Sequence[RegisteredAgent]:
+        async def work(db: Connection) -> list[Any]:
+            return list(await db.fetch(_TAKE, now, until, limit))
+
+        taken = [_agent(row) for row in await self._database.write(work)]
+        return sorted(taken, key=lambda agent: agent.due)
+
+    async def update(self, agent: RegisteredAgent) -> bool:
+        async def work(db: Connection) -> bool:
+            return bool(await db.fetchval(_UPDATE, *_values(agent), agent.due, agent.body))
+
+        return await self._database.write(work)
+
+    async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
+        columns: list[list[str]] = [list(texts), [], [], [], []]
+        for text in texts.values():
+            for column, member in zip(
+                columns[1:], (text.name, text.tags, text.skills, text.about), strict=True
+            ):
+                column.append(" ".join(plain_words(member)))
+
+        async def work(db: Connection) -> None:
+            await db.execute(_PUT, now, *columns)
+
+        await self._database.write(work)
+
+    async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
+        words = query_words(query)
+        if not words or not among:
+            return ()
+        asked = [f"'{word}':{'*' if is_prefix(word) else ''}" for word in words]
+        rows = await self._database.read(lambda db: db.fetch(_SEARCH, list(among), asked, limit))
+        return [(digest, score / len(words)) for digest, score in rows]
+
+    async def forget_texts(self, before: float) -> int:
+        async def work(db: Connection) -> int:
+            return len(await db.fetch(_FORGET, before))
+
+        return await self._database.write(work)
+
+
+def _values(agent: RegisteredAgent) -> tuple[str, str, str]:
+    return agent.tenant, agent.name, agent.url
+
+
+def _agent(row: Sequence[Any]) -> RegisteredAgent:
+    tenant, name, url, due, body = row
+    return RegisteredAgent(tenant=tenant, name=name, url=url, due=due, body=bytes(body))
