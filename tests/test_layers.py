@@ -3,6 +3,7 @@
     cli                                  wires everything; nobody imports it
        console                           all below
        hub                               all below
+       mcp                               agent server client engine observe auth
        server.application .runtime       put a server together, and run it: all below but the hub
        adapters                          executor agent engine client dialects
        executor                          agent engine
@@ -46,7 +47,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
     "adapters": ("agent", "executor", "engine", "client", "dialects", "model", "errors"),
+    "mcp": ("agent", "server", "client", "engine", "observe", "auth", "model", "errors"),
     "hub": (
+        "mcp",
         "agent",
         "server",
         "client",
@@ -61,6 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "errors",
     ),
     "console": (
+        "mcp",
         "agent",
         "server",
         "client",
@@ -126,7 +130,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),
-    "mcp": ("hub.tools.mcp",),
+    "mcp": ("mcp.connection", "mcp.http"),
+    "httpx2": ("mcp.http",),
     "xllamacpp": ("hub.models.embedded",),
 }
 """Optional libraries, and the modules that are there for them."""

@@ -13,6 +13,7 @@ from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
+from dragoman.mcp.connection import McpServer
 from tests.hub.house import house
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -51,7 +52,7 @@ async def test_the_files_that_the_guide_shows_are_read(tmp_path: Path) -> None:
     members = set(
         re.findall(r"`(\w+)`", text[text.index("| `command`") : text.index("Each tenant has a process")])
     )
-    assert members >= set(mcp_servers.McpServer.__struct_fields__)
+    assert members >= set(McpServer.__struct_fields__)
     file.write_text(script)
     prompt = Prompt(
         model="", system="NAME: Scout\n", messages=(ChatMessage(role="user", content="QUERY: x"),)

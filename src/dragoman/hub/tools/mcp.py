@@ -9,23 +9,17 @@ restarted at its next use; an idle one is stopped.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from dragoman.errors import A2AError, InvalidParams, Unreachable
+from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.tools.tool import Command, Session
-from dragoman.observe.logs import describe
-
-logger = logging.getLogger("dragoman.mcp")
+from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
 
 BROWSER = "playwright"
 NAVIGATE, SNAPSHOT = "browser_navigate", "browser_snapshot"
@@ -69,30 +63,6 @@ def _named_strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 IDLE_SECONDS = 300.0
-_MAX_TOOL_PAGES = 20
-"""Pages of tools that are read."""
-_CLOSED = -32000
-"""The library's code for a closed connection."""
-
-
-class McpServer(Struct, frozen=True, kw_only=True):
-    """One server of the registry: a command, or a URL."""
-
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    url: str = ""
-    headers: dict[str, str] = {}
-    init_timeout_ms: Annotated[int, Meta(gt=0)] = 60_000
-    call_timeout_ms: Annotated[int, Meta(gt=0)] = 30_000
-
-
-class McpTool(Struct, frozen=True, kw_only=True):
-    name: str
-    description: str = ""
-    schema: dict[str, Any] = {}
-    repeatable: bool = False
-    """The server declares it read-only or idempotent."""
 
 
 class _ServersFile(Struct, frozen=True):
@@ -116,9 +86,10 @@ def read_registry(path: Path) -> dict[str, McpServer]:
 
 
 class McpServers:
+    """The servers of the registry. Each tenant has its own connections."""
+
     def __init__(self, servers: dict[str, McpServer], *, idle: float = IDLE_SECONDS) -> None:
-        self._servers, self._idle = servers, idle
-        self._open: dict[tuple[str, str], _McpConnection] = {}
+        self._servers, self._pool = servers, McpPool(idle=idle)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,23 +97,11 @@ class McpServers:
 
     async def tools(self, tenant: str, name: str) -> list[McpTool]:
         """Raises `A2AError`."""
-        connection = await self._connection(tenant, name)
-        found: list[McpTool] = []
-        async with connection.used():
-            page, cursor = 0, None
-            while page == 0 or (cursor and page < _MAX_TOOL_PAGES):
-                some = await connection.within(connection.client.list_tools(cursor=cursor))
-                found += map(_tool, some.tools)
-                page, cursor = page + 1, some.next_cursor
-        connection.repeatable = frozenset(tool.name for tool in found if tool.repeatable)
-        return found
+        return await (await self._connection(tenant, name)).tools()
 
     async def repeatable(self, tenant: str, name: str, tool: str) -> bool:
         """True if an interrupted call may be repeated. Raises `A2AError`."""
-        connection = await self._connection(tenant, name)
-        if connection.repeatable is None:
-            await self.tools(tenant, name)
-        return tool in (connection.repeatable or ())
+        return any(each.repeatable for each in await self.tools(tenant, name) if each.name == tool)
 
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         """Whether the call succeeded, and its text. Raises `A2AError` if the server cannot be reached."""
@@ -153,163 +112,14 @@ class McpServers:
         return not result.is_error, "\n".join(texts) or "(nothing)"
 
     async def close(self) -> None:
-        opened, self._open = list(self._open.values()), {}
-        for connection in opened:
-            await connection.close()
+        await self._pool.close()
 
-    async def _connection(self, tenant: str, name: str) -> _McpConnection:
+    async def _connection(self, tenant: str, name: str) -> McpConnection:
         server = self._servers.get(name)
         if server is None:
             known = ", ".join(self._servers) or "none"
             raise InvalidParams(f"no MCP server {name[:80]!r} configured. Available: {known}")
-        key = tenant, name
-        connection = self._open.get(key)
-        if connection is None or connection.gone:
-            connection = self._open[key] = _McpConnection(name, server, self._idle)
-        await connection.ready()
-        return connection
-
-
-class _McpConnection:
-    """A client in its own asyncio task, because the library must open and close it in the same task."""
-
-    def __init__(self, name: str, server: McpServer, idle: float) -> None:
-        self._name, self._server, self._idle = name, server, idle
-        self._begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._stop = asyncio.Event()
-        self._users = 0
-        self.repeatable: frozenset[str] | None = None
-        """The repeatable tools, once they are known."""
-        self._used = asyncio.Event()
-        self._task = asyncio.create_task(self._live(), name=f"mcp-{name}")
-
-    @property
-    def gone(self) -> bool:
-        return self._task.done() or self._stop.is_set()
-
-    @property
-    def client(self) -> Any:
-        return self._begun.result()
-
-    async def ready(self) -> None:
-        try:
-            async with asyncio.timeout(self._server.init_timeout_ms / 1000):
-                await asyncio.shield(self._begun)
-        except TimeoutError:
-            self._stop.set()
-            self._task.cancel()
-            raise Unreachable(f"the MCP server {self._name!r} did not start in time") from None
-
-    def used(self) -> _Use:
-        return _Use(self)
-
-    async def within(self, asked: Any) -> Any:
-        """Await an answer within the server's timeout; the death of the server ends the wait."""
-        work = asyncio.ensure_future(asked)
-        try:
-            done, _ = await asyncio.wait(
-                [work, self._task],
-                timeout=self._server.call_timeout_ms / 1000,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if work not in done:
-                if self._task in done:
-                    raise Unreachable(f"the MCP server {self._name!r} died")
-                raise Unreachable(f"the MCP server {self._name!r} did not answer in time")
-            return work.result()
-        except A2AError:
-            self._stop.set()
-            raise
-        except Exception as error:  # the library's and the server's own
-            logger.info("the MCP server %s failed: %s", self._name, describe(error))
-            if getattr(getattr(error, "error", None), "code", _CLOSED) == _CLOSED:
-                self._stop.set()  # no answer of the server: reconnect at the next use
-            raise Unreachable(f"the MCP server {self._name!r} failed: {str(error)[:300]}") from error
-        finally:
-            if not work.done():
-                work.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await work
-
-    async def close(self) -> None:
-        self._stop.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await asyncio.wait([self._task])
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _live(self) -> None:
-        try:
-            async with _client(self._server) as client:
-                self._begun.set_result(client)
-                await self._until_idle()
-        except Exception as error:  # whatever the library meets
-            logger.info("the MCP server %s ended: %s", self._name, describe(error))
-            if not self._begun.done():
-                self._begun.set_exception(Unreachable(f"the MCP server {self._name!r} could not be started"))
-                self._begun.exception()
-        finally:
-            self._stop.set()
-            if not self._begun.done():
-                self._begun.cancel()
-
-    async def _until_idle(self) -> None:
-        while not self._stop.is_set():
-            self._used.clear()
-            waits = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._used.wait())]
-            done, _ = await asyncio.wait(waits, timeout=self._idle, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-            if not done and not self._users:
-                return
-
-
-class _Use:
-    def __init__(self, connection: _McpConnection) -> None:
-        self._connection = connection
-
-    async def __aenter__(self) -> None:
-        self._connection._users += 1
-        self._connection._used.set()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._connection._users -= 1
-        self._connection._used.set()
-
-
-def _client(server: McpServer) -> Any:
-    from mcp import Client, StdioServerParameters, stdio_client
-
-    if server.command:
-        parameters = StdioServerParameters(command=server.command, args=list(server.args), env=server.env)
-        return Client(stdio_client(parameters, errlog=_null_file()))
-    from mcp.client import streamable_http
-
-    http = streamable_http.create_mcp_http_client(headers=server.headers)
-    return Client(streamable_http.streamable_http_client(server.url, http_client=http))
-
-
-def _null_file() -> Any:
-    """Receives the stderr of servers."""
-    global _sink
-    if _sink is None:
-        _sink = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    return _sink
-
-
-_sink: Any = None
-
-
-def _tool(tool: Any) -> McpTool:
-    hints = tool.annotations
-    return McpTool(
-        name=tool.name,
-        description=tool.description or "",
-        schema=tool.input_schema or {},
-        repeatable=hints is not None and bool(hints.read_only_hint or hints.idempotent_hint),
-    )
+        return await self._pool.connect((tenant, name), name, server)
 
 
 def _content(content: Any) -> str:

@@ -1,0 +1,80 @@
+"""The HTTP client of MCP connections: addresses are checked by a guard, and answers have a limit.
+
+Imported when the first server with a URL is connected: it needs the library's HTTP client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from mcp.client import streamable_http
+
+from dragoman.client.transport.network import AddressGuard, AddressRefused
+
+
+def open_http(headers: dict[str, str], guard: AddressGuard | None, limit: int) -> httpx2.AsyncClient:
+    """A client that sends `headers` with every request. Without a guard every address is allowed."""
+    usual = streamable_http.create_mcp_http_client()
+    return httpx2.AsyncClient(
+        headers={**headers, "Accept-Encoding": "identity"},
+        timeout=usual.timeout,
+        follow_redirects=False,
+        transport=_Transport(guard, limit),
+    )
+
+
+class _Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
+    """Connects to an address that the guard has checked, and stops reading answers that are too long or compressed."""
+
+    def __init__(self, guard: AddressGuard | None, limit: int) -> None:
+        super().__init__()
+        self._guard, self._limit = guard, limit
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._guard is not None:
+            request = await self._to_checked_address(request, self._guard)
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the answer is compressed, and that was not asked for")
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _Limited(response.stream, self._limit)
+        return response
+
+    async def _to_checked_address(self, request: httpx2.Request, guard: AddressGuard) -> httpx2.Request:
+        """The same request, to one of the host's addresses. The name stays in `Host` and in TLS."""
+        url = request.url
+        try:
+            if (check := getattr(guard, "check", None)) is not None:
+                check(str(url))
+            found = await guard.addresses(url.host, url.port or (443 if url.scheme == "https" else 80))
+        except AddressRefused as error:
+            raise httpx2.ConnectError(f"the address is refused: {error}") from error
+        except OSError as error:
+            raise httpx2.ConnectError(f"the name cannot be resolved: {error}") from error
+        return httpx2.Request(
+            request.method,
+            url.copy_with(host=found[0]),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": url.host},
+        )
+
+
+class _Limited(httpx2.AsyncByteStream):  # type: ignore[misc]
+    """The body of an answer, up to a limit."""
+
+    def __init__(self, stream: Any, limit: int) -> None:
+        self._stream, self._left = stream, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise httpx2.ReadError("the answer is too long")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
