@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,9 @@ from dragoman import Agent, Turn
 from dragoman.observe.limit import Quota
 from dragoman.server.application import application
 from dragoman.server.runtime import running
-from tests import raw
+from tests import postgres, raw
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import until, until_works
 
 NEW = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
 OLD = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "x"}]}
@@ -151,3 +152,55 @@ async def test_a_task_id_that_the_caller_chose_counts_as_a_new_task(url: str) ->
     assert await outcomes(await send("a"), await send("b"), await send("c")) == {"ok": 2, "429": 1}
     assert await outcomes(await send("a")) == {"ok": 1}  # it goes on with what it began, and is done
     assert await outcomes(await send("c"), await send("d")) == {"ok": 1, "429": 1}
+
+
+# -- several servers on one store ----------------------------------------------------------------------------------------
+
+
+STORES = ["sqlite", *(["postgres"] if postgres.available() else [])]
+
+
+@pytest.fixture(params=STORES)
+async def two(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[tuple[list[str], asyncio.Event]]:
+    """Two servers that count together: with PostgreSQL by default, with SQLite because they are told to."""
+    agent, go = Agent("Waits"), asyncio.Event()
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        if turn.text == "wait":
+            await go.wait()
+        return "done"
+
+    fast, few = Quota(rate=1e-6, burst=10), Quota(concurrency=3)
+    chosen = fast if "rate" in request.node.name else few
+    if request.param == "sqlite":
+        store, chosen = f"sqlite:///{tmp_path / 'tasks.db'}", replace(chosen, shared=True)
+    else:
+        store = postgres.server().fresh(tmp_path)
+    async with running(application(agent, store=store, quota=chosen)) as one:
+        async with running(application(agent, store=store, quota=chosen)) as other:
+            yield [one, other], go
+            go.set()
+
+
+async def test_a_rate_holds_for_all_servers_of_a_store(two: tuple[list[str], asyncio.Event]) -> None:
+    sends = [raw.call(two[0][n % 2], "SendMessage", {"message": NEW}) for n in range(30)]
+    said = await outcomes(*await asyncio.gather(*sends, return_exceptions=True))
+    assert 5 <= said["ok"] <= 10 and said["429"] == 30 - said["ok"]  # one may hold some that the other needs
+
+
+async def test_a_concurrency_holds_for_all_servers_of_a_store(two: tuple[list[str], asyncio.Event]) -> None:
+    urls, go = two
+    slow = {"message": {**NEW, "parts": [{"text": "wait"}]}}
+    begun = [asyncio.create_task(raw.call(urls[n % 2], "SendMessage", slow)) for n in range(9)]
+    refused, running_ = await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+    while len(running_) > 3:
+        done, running_ = await asyncio.wait(running_, return_when=asyncio.FIRST_COMPLETED)
+        refused |= done
+    said = await outcomes(*(each.exception() for each in refused))
+    assert said == {"429": 6}
+    go.set()
+    await asyncio.gather(*running_)
+    await until_works(lambda: raw.result(urls[0], "SendMessage", {"message": NEW}), raw.Refused)

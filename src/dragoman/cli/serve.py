@@ -138,6 +138,11 @@ def register(commands: Any) -> None:
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
     limits.add_argument("--concurrency", type=count, help="operations at a time, streams included")
     limits.add_argument("--open-tasks", type=count, help="unfinished tasks with one agent")
+    limits.add_argument(
+        "--shared-quotas",
+        action=argparse.BooleanOptionalAction,
+        help="count rates and concurrency over all servers that use the store (default: with PostgreSQL)",
+    )
     overall = parser.add_argument_group("limits of all callers together", "default: no limit")
     overall.add_argument("--agent-rate", type=positive_number, help="operations per second with one agent")
     overall.add_argument(
@@ -302,6 +307,7 @@ def run(args: argparse.Namespace) -> int:
             agent_burst=args.agent_burst,
             agent_concurrency=args.agent_concurrency,
             queue=args.queue,
+            shared=args.shared_quotas,
         ),
         limits=read_limits(args),
         metrics=not args.no_metrics,

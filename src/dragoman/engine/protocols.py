@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,8 @@ from dragoman.engine.push_configs import PushConfigStore, PushQueue, StoredPushC
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.model.ops import Call, ListTasks, PushConfig, Scope, Service
 from dragoman.model.task import TaskState
+
+T = TypeVar("T")
 
 
 class LeaseLost(Exception):
@@ -203,6 +205,23 @@ class Push(Protocol):
         ...
 
 
+class QuotaStore(Protocol):
+    """Small rows that nodes change together: what each holds of a quota (`observe/shared_quota.py`)."""
+
+    @property
+    def spans_machines(self) -> bool:
+        """Nodes of several machines use the store, so that no memory could count for all of them."""
+        ...
+
+    async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
+        """Replace a row, in one transaction, and return the answer. Raises `Unavailable`.
+
+        `change` gets the bytes of the row, empty if there is none, and the time by the clock of the store. It returns the new
+        bytes, when the row may be forgotten, and the answer. It may run more than once.
+        """
+        ...
+
+
 class Store(Protocol):
     """The system's view of every scope. Only runners use `claim`."""
 
@@ -225,6 +244,9 @@ class Store(Protocol):
 
     @property
     def catalogue(self) -> CatalogueStore: ...
+
+    @property
+    def quotas(self) -> QuotaStore: ...
 
     async def open(self) -> None: ...
 
@@ -277,7 +299,7 @@ class Store(Protocol):
         ...
 
     async def tidy(self) -> bool:
-        """One bounded piece of housekeeping: expired idempotency keys, logs of purged tasks, unused space of a file.
+        """One bounded piece of housekeeping: expired idempotency keys and quotas, logs of purged tasks, unused space of a file.
 
         True if there is more to do.
         """

@@ -1,16 +1,18 @@
 """Quotas of callers and agents: rate, concurrency, unfinished tasks.
 
 A caller is the scope's tenant and owner. A request over a limit raises `RateLimited` with the seconds to wait. The limit of
-all turns together is the engine's (`engine/runner.py`).
+all turns together is the engine's (`engine/runner.py`). Who counts: the workers of one server in shared memory
+(`shared_memory.py`), or all nodes of a store in the store (`shared_quota.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.engine.protocols import Store
 from dragoman.errors import RateLimited, TaskNotFound
 from dragoman.model.ops import (
     Batch,
@@ -23,6 +25,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.observe.shared_memory import CallerUsage
+from dragoman.observe.shared_quota import SharedQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +45,20 @@ class Quota:
     queue: int | None = None
     """Turns that may run or wait on this server before new messages are refused. None: as many as can run (`max_running` for
     each worker), so that none waits."""
+    shared: bool | None = None
+    """Count over all nodes of the store together. None: if nodes of several machines can use it (PostgreSQL)."""
 
     @property
     def limits_callers(self) -> bool:
         """True if there is any limit but that of the queue, which is the engine's."""
         limits = (self.rate, self.concurrency, self.open_tasks, self.agent_rate, self.agent_concurrency)
         return any(limit is not None for limit in limits)
+
+
+def open_shared_quota(quota: Quota, store: Store) -> SharedQuota | None:
+    """What counts over all nodes of `store`; None if this server counts alone."""
+    wanted = store.quotas.spans_machines if quota.shared is None else quota.shared
+    return SharedQuota(store.quotas) if wanted and quota.limits_callers else None
 
 
 class LimitedService:
@@ -60,12 +71,16 @@ class LimitedService:
         *,
         unfinished: Callable[[Scope], Awaitable[int]],
         usage: CallerUsage | None = None,
+        shared: SharedQuota | None = None,
     ) -> None:
         self._service, self._quota = service, quota
         self._unfinished = unfinished
         self._usage = usage or CallerUsage()
+        self._shared = shared
 
     async def call(self, call: Call, request: Request) -> Any:
+        if self._shared is not None:
+            return await self._call_shared(self._shared, call, request)
         slots = self._admit(call)
         try:
             async with self._reserve_task(call, request):
@@ -74,16 +89,40 @@ class LimitedService:
             self._leave(slots)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        slots = self._admit(call)
-        try:
-            async with (
-                self._reserve_task(call, request),
-                aclosing(self._service.stream(call, request)) as batches,  # type: ignore[type-var]
-            ):
-                async for batch in batches:
-                    yield batch
-        finally:
-            self._leave(slots)
+        async with AsyncExitStack() as entered:
+            if self._shared is not None:
+                await self._admit_shared(self._shared, entered, call)
+            else:
+                entered.callback(self._leave, self._admit(call))
+            await entered.enter_async_context(self._reserve_task(call, request))
+            batches: Any = await entered.enter_async_context(aclosing(self._service.stream(call, request)))
+            async for batch in batches:
+                yield batch
+
+    async def _call_shared(self, shared: SharedQuota, call: Call, request: Request) -> Any:
+        async with AsyncExitStack() as entered:
+            await self._admit_shared(shared, entered, call)
+            async with self._reserve_task(call, request):
+                return await self._service.call(call, request)
+
+    async def _admit_shared(self, shared: SharedQuota, entered: AsyncExitStack, call: Call) -> None:
+        """Raise `RateLimited` or `Unavailable`, or count the operation until `entered` ends."""
+        quota, scope = self._quota, call.scope
+        for whose, name, rate, burst, concurrency in (
+            ("caller", scope.owner, quota.rate, quota.burst, quota.concurrency),
+            ("agent", scope.agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency),
+        ):
+            if concurrency is not None:
+                key = shared.key("slots", whose, scope.tenant, name)
+                if not await shared.enter(key, concurrency):
+                    raise RateLimited(
+                        f"this {whose} already has {concurrency} operations under way", retry_after=1
+                    )
+                entered.callback(shared.leave, key)
+            if rate is not None:
+                key = shared.key("rate", whose, scope.tenant, name)
+                if (wait := await shared.take(key, rate, burst)) > 0:
+                    raise _too_many(whose, wait)
 
     def _admit(self, call: Call) -> tuple[int, ...]:
         """Raise `RateLimited`, or return the slots that the operation occupies until `_leave`."""
@@ -113,6 +152,7 @@ class LimitedService:
             return
         opened = await self._unfinished(call.scope)
         # Some of the requests under way have created their task and some have not: there are at least as many as either.
+        # With quotas that nodes share, those of other nodes are not among them until they are stored.
         creating = self._usage.slot(("creating", call.scope))
         opened = max(opened, self._usage.active(creating))
         if opened >= limit:
@@ -143,4 +183,8 @@ def _check(
     if concurrency is not None and (active := usage.active(slot)) >= concurrency:
         raise RateLimited(f"this {whose} already has {active} operations under way", retry_after=1)
     if rate is not None and (wait := usage.take(slot, rate, burst)) > 0:
-        raise RateLimited(f"this {whose} has too many requests", retry_after=max(1.0, round(wait, 1)))
+        raise _too_many(whose, wait)
+
+
+def _too_many(whose: str, wait: float) -> RateLimited:
+    return RateLimited(f"this {whose} has too many requests", retry_after=max(1.0, round(wait, 1)))

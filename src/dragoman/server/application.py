@@ -33,7 +33,7 @@ from dragoman.observe.instrument import (
     InstrumentedService,
     Tracer,
 )
-from dragoman.observe.limit import LimitedService, Quota
+from dragoman.observe.limit import LimitedService, Quota, open_shared_quota
 from dragoman.observe.metrics import Metrics
 from dragoman.observe.shared_memory import SharedCounters
 from dragoman.push.options import DEFAULTS, PushOptions
@@ -133,12 +133,14 @@ def application(
         **engine,
     )
     limited: Service = ExtendedService(service, by_id.find) if any(a.extensions for a in agents) else service
+    shared_quota = open_shared_quota(quota, opened)
     if quota.limits_callers:
         limited = LimitedService(
             limited,
             quota,
             unfinished=lambda scope: opened.scope(scope).unfinished(),
             usage=shared_counters.usage if shared_counters else None,
+            shared=shared_quota,
         )
     instrumented = InstrumentedService(limited, instruments)
     mounts = [
@@ -196,6 +198,8 @@ def application(
         for task in watch:
             task.cancel()
         instruments.close()
+        if shared_quota is not None:
+            await shared_quota.close()
         await service.stop(drain)
         if tracer is not None:
             await asyncio.to_thread(tracer.close)

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, groupby, islice
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,6 +73,8 @@ from dragoman.stores.common import (
     read_filters,
 )
 from dragoman.stores.heartbeat import wall_time
+
+T = TypeVar("T")
 
 DAY = 24 * 60 * 60.0
 MAX_AUDIT_ENTRIES = 100_000
@@ -169,6 +172,24 @@ class _Sorted:
         return keys[:limit]
 
 
+class MemoryQuotas:
+    """`QuotaStore` of one process."""
+
+    spans_machines = False
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[bytes, float]] = {}
+
+    async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
+        body, until, answer = change(self._rows.get(key, (b"", 0.0))[0], heartbeat.now())
+        self._rows[key] = body, until
+        return answer
+
+    def forget(self) -> None:
+        now = heartbeat.now()
+        self._rows = {key: row for key, row in self._rows.items() if row[1] > now}
+
+
 class MemoryStore:
     persistent = False
 
@@ -189,6 +210,7 @@ class MemoryStore:
         self.audit = MemoryAudit()
         self.catalogue = MemoryCatalogue()
         self.index = MemoryIndex(self)
+        self.quotas = MemoryQuotas()
 
     async def open(self) -> None:
         pass
@@ -283,6 +305,7 @@ class MemoryStore:
         names = list(islice((name for name, (_, _, at) in self._seen.items() if at <= expired), 1000))
         for name in names:
             del self._seen[name]
+        self.quotas.forget()
         return len(names) == 1000
 
     def damage(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from dragoman.engine.protocols import HeldLease, Lease
 from dragoman.engine.transition import Claim, TaskRow, decide
@@ -23,6 +24,8 @@ from dragoman.stores.postgres.index import PostgresIndex
 from dragoman.stores.postgres.log import PostgresLog
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.state import StoreState
+
+T = TypeVar("T")
 
 _JOIN = """
 insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)
@@ -107,9 +110,35 @@ delete from dragoman.nodes where until <= dragoman.clock() - $1::double precisio
 and not exists (select 1 from dragoman.tasks where ready and tasks.node = nodes.node)
 """
 _PURGE_WRITERS = "delete from dragoman.writers where at <= dragoman.clock() - $1::double precision"
+_QUOTA = "select body, dragoman.clock() from dragoman.quotas where key = $1 for update"
+_NEW_QUOTA = "insert into dragoman.quotas (key, body, until) values ($1, '', 0) on conflict do nothing"
+_PUT_QUOTA = "update dragoman.quotas set body = $2, until = $3 where key = $1"
+_PURGE_QUOTAS = """
+delete from dragoman.quotas where key in
+(select key from dragoman.quotas where until <= dragoman.clock() limit 1000 for update skip locked)
+"""
 MAX_CACHED_LOGS = 10_000
 LEAVE_SECONDS = 5.0
 """Seconds to say that we go. Whoever stops us does not wait for long."""
+
+
+class PostgresQuotas:
+    """`QuotaStore` of one database."""
+
+    spans_machines = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
+        async def work(db: Connection) -> T:
+            while (row := await db.fetchrow(_QUOTA, key)) is None:
+                await db.execute(_NEW_QUOTA, key)  # waits for whoever makes it at the same time
+            body, until, answer = change(row[0], row[1])
+            await db.execute(_PUT_QUOTA, key, body, until)
+            return answer
+
+        return await self._database.write(work)
 
 
 class PostgresStore:
@@ -132,6 +161,7 @@ class PostgresStore:
         self.audit = PostgresAudit(self._database)
         self.catalogue = PostgresCatalogue(self._database)
         self.index = PostgresIndex(self._database)
+        self.quotas = PostgresQuotas(self._database)
         self.state = StoreState(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
@@ -254,6 +284,7 @@ class PostgresStore:
                 if _count(await db.execute(_PURGE_PIECE, key, timeout=HOUR)) < _PIECE_ROWS:
                     await db.execute(_NO_LOG, key)
             more |= _count(await db.execute(_PURGE_SEEN, DAY)) >= 1000
+            more |= _count(await db.execute(_PURGE_QUOTAS)) >= 1000
             await db.execute(_PURGE_NODES, DAY)
             await db.execute(_PURGE_WRITERS, DAY)
             return more

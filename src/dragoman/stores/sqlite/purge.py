@@ -11,6 +11,7 @@ from sqlite3 import Connection
 
 import msgspec
 
+from dragoman.stores import heartbeat
 from dragoman.stores.common import visible
 from dragoman.stores.sqlite import push_queue
 from dragoman.stores.sqlite.commits import Finish
@@ -45,6 +46,7 @@ _LATER = "insert into purged (key) values (?)"
 _NEXT = "select key from purged order by key limit 1"
 _PIECE = "select place, length(body) from log where place between ? and ? order by place limit ?"
 _NO_LOG = "delete from purged where key = ?"
+_QUOTAS = "delete from quotas where key in (select key from quotas where until <= ? limit 1000)"
 _EXPIRED = (
     "delete from seen where (scope, dedupe) in (select scope, dedupe from seen where at <= ? limit 1000)"
 )
@@ -86,9 +88,10 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
 
 
 def tidy(file: SqliteFile, db: Connection) -> Finish[bool]:
-    """One piece of each: logs of purged tasks, expired keys, and pages of the file that nothing is in."""
+    """One piece of each: logs of purged tasks, expired keys and quotas, and pages of the file that nothing is in."""
     more = _delete_logs(db)
     more |= db.execute(_EXPIRED, (time.time() - DAY,)).rowcount >= 1000
+    more |= db.execute(_QUOTAS, (heartbeat.now(),)).rowcount >= 1000
     if _shrink(db):
         more = file.commits.must_commit = True
     return lambda: more

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from sqlite3 import Connection
+from typing import TypeVar
 
 from msgspec import json
 
@@ -28,6 +29,8 @@ from dragoman.stores.sqlite.index import SqliteIndex
 from dragoman.stores.sqlite.log import SqliteLog, release
 from dragoman.stores.sqlite.node_locks import NodeLocks
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
+
+T = TypeVar("T")
 
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
@@ -57,10 +60,30 @@ select asked.key from json_each(?) as asked
 left join tasks on tasks.scope = asked.value ->> 0 and tasks.id = asked.value ->> 1
 where tasks.seq is null or tasks.seq > asked.value ->> 2
 """
+_QUOTA = "select body from quotas where key = ?"
+_PUT_QUOTA = "insert or replace into quotas (key, body, until) values (?, ?, ?)"
 READERS_PER_SEARCH = 1000
 """Readers that are looked for in one search."""
 _CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
 MAX_CACHED_LOGS = 10_000
+
+
+class SqliteQuotas:
+    """`QuotaStore` of one file."""
+
+    spans_machines = False
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
+        def work(db: Connection) -> Finish[T]:
+            row = db.execute(_QUOTA, (key,)).fetchone()
+            body, until, answer = change(row[0] if row else b"", heartbeat.now())
+            db.execute(_PUT_QUOTA, (key, body, until))
+            return lambda: answer
+
+        return await self._file.commits.submit(work)
 
 
 class SqliteStore:
@@ -90,6 +113,7 @@ class SqliteStore:
         self.audit = SqliteAudit(self.file)
         self.catalogue = SqliteCatalogue(self.file)
         self.index = SqliteIndex(self.file, self._locks)
+        self.quotas = SqliteQuotas(self.file)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}
         """How long each node that joined here is alive after it says so."""
