@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,11 +14,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import Agent, Turn
+from dragoman.model.task import TaskState
 from dragoman.server.application import application
 from dragoman.server.http1.protocol import HttpRequest
 from dragoman.server.limits import Limits
 from dragoman.server.runtime import running
 from tests.raw import rpc
+from tests.server.wire import Scripted, app_of, status
 from tests.serving import Server
 from tests.waiting import until
 
@@ -71,6 +75,26 @@ async def test_half_closed_client_gets_the_end_of_its_stream(method: str) -> Non
                 await reader.readuntil(b": keep-alive")
         agent.go.set()
         assert b"here you are" in await reader.read(-1)
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+async def test_a_stream_on_our_own_server_ends_when_its_client_disconnects(batches: int) -> None:
+    service = Scripted(*[[status(TaskState.WORKING, 1)]] * batches)
+    service.hold = asyncio.Event()
+    app = app_of(service)
+    async with running(app) as url, asyncio.timeout(15):
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(post("SendStreamingMessage"))
+        if batches:
+            await reader.readuntil(b"TASK_STATE_WORKING")
+        else:
+            await until(lambda: bool(service.calls))
+        reset = struct.pack("ii", 1, 0)  # not the end of its half: both directions are closed
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        await service.closed.wait()
+        await until(lambda: len(app.streams) == 0)
 
 
 async def test_request_of_a_client_that_left_ends_before_its_task() -> None:

@@ -18,8 +18,7 @@ from dragoman import Agent, Turn
 from dragoman.server.app import App
 from dragoman.server.application import application
 from dragoman.server.http1.protocol import HttpProtocol, ServerState
-from dragoman.server.http1.timeouts import ConnectionTimeouts
-from dragoman.server.limits import Limits
+from dragoman.server.limits import ConnectionTimeouts, Limits
 from dragoman.server.runtime import running
 from dragoman.server.tls import server_context
 from tests.auth.certificates import Authority

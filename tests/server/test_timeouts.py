@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dragoman.server.http1.timeouts import TaskTimeout
+from dragoman.server.limits import TaskTimeout
 
 
 async def test_task_timeout_raises_timeout_error() -> None:

@@ -99,6 +99,8 @@ class Agent:
                 f"push is True or False here; how webhooks are told goes to run() or serve(): {push!r}"
             )
         self.name = name
+        self.version = version
+        """The version of the agent's code. A turn keeps the one that began it (`turn.version`)."""
         self.id = id or _id(name)
         if not re.fullmatch(r"[A-Za-z0-9._~-]+", self.id):
             raise ValueError(f"an id is part of a URL: letters, digits and . _ ~ -, not {id!r}")
@@ -140,11 +142,6 @@ class Agent:
         self._earlier = {agent.version: agent for agent in earlier}
         if version in self._earlier or len(self._earlier) != len(earlier):
             raise ValueError("each of the earlier agents needs a version of its own: Agent(version=...)")
-
-    @property
-    def version(self) -> str:
-        """The version of the agent's code. A turn keeps the one that began it (`turn.version`)."""
-        return self._about.version
 
     @property
     def card(self) -> AgentCard:

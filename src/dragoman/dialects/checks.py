@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import InvalidParams
 from dragoman.model import ops
-from dragoman.model.content import Message, Role
+from dragoman.model.content import Role
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import Request
 
@@ -49,7 +49,8 @@ def checked_as(request: Request, names: Mapping[str, str]) -> Request:
         raise
 
 
-def _check_message(message: Message) -> None:
+def _check_send(request: ops.SendMessage) -> None:
+    message, configuration = request.message, request.configuration
     if len(message.task_id) > MAX_ID_LENGTH:
         refuse("message.taskId", f"is longer than {MAX_ID_LENGTH} characters")
     if len(message.context_id) > MAX_ID_LENGTH:
@@ -66,6 +67,13 @@ def _check_message(message: Message) -> None:
         if part.contents != 1:
             why = "must have exactly one of text, raw, url and data"
             refuse(f"message.parts[{n}]", why)
+    if configuration.history_length is not None:
+        _check_history(configuration.history_length, "configuration.historyLength")
+    if len(configuration.accepted_output_modes) > MAX_MODES:
+        refuse("configuration.acceptedOutputModes", f"must not be more than {MAX_MODES}")
+    config = configuration.task_push_notification_config
+    if config is not None:
+        _check_present(config.url, "configuration.taskPushNotificationConfig.url")
 
 
 def _check_present(value: str, path: str) -> None:
@@ -73,8 +81,8 @@ def _check_present(value: str, path: str) -> None:
         refuse(path, "must not be empty")
 
 
-def _check_history(length: int | None, path: str) -> None:
-    if length is not None and length < 0:
+def _check_history(length: int, path: str) -> None:
+    if length < 0:
         refuse(path, "must not be negative")
 
 
@@ -83,17 +91,6 @@ def _moment(text: str) -> str:
         return read_timestamp(text)
     except ValueError:
         refuse("statusTimestampAfter", "is not an ISO 8601 timestamp")
-
-
-def _check_send(request: ops.SendMessage) -> None:
-    _check_message(request.message)
-    configuration = request.configuration
-    _check_history(configuration.history_length, "configuration.historyLength")
-    if len(configuration.accepted_output_modes) > MAX_MODES:
-        refuse("configuration.acceptedOutputModes", f"must not be more than {MAX_MODES}")
-    config = configuration.task_push_notification_config
-    if config is not None:
-        _check_present(config.url, "configuration.taskPushNotificationConfig.url")
 
 
 def _check_get(request: ops.GetTask) -> None:
@@ -108,7 +105,8 @@ def _check_id(request: ops.CancelTask | ops.SubscribeToTask) -> None:
 
 
 def _check_list(request: ops.ListTasks) -> ops.ListTasks:
-    _check_history(request.history_length, "historyLength")
+    if request.history_length is not None:
+        _check_history(request.history_length, "historyLength")
     if request.page_size is not None and not 1 <= request.page_size <= MAX_PAGE_SIZE:
         refuse("pageSize", f"must be from 1 to {MAX_PAGE_SIZE}")
     if request.status_timestamp_after:

@@ -155,9 +155,9 @@ class Log(Protocol):
         """
         ...
 
-    async def read(
+    def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
-    ) -> Sequence[Record]:
+    ) -> Awaitable[Sequence[Record]]:
         """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`.
 
         With `max_bytes`, it stops after the append that reaches so many. Unless there is none, it returns at least one.
@@ -168,14 +168,14 @@ class Log(Protocol):
         """What is known of a task without reading its log. Raises `TaskNotFound`."""
         ...
 
-    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+    def load(self, task: str, *, admit: Admit | None = None) -> Awaitable[Snapshot]:
         """The log folded to its end. Raises `TaskNotFound`.
 
         `admit` is awaited, with the bytes of a large log, before that is read.
         """
         ...
 
-    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
+    def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
         """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make.
 
         A page ends early when the logs of its tasks exceed `PAGE_BYTES`; it holds at least one.

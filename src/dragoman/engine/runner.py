@@ -605,7 +605,7 @@ class Run:
         """Take turns. False: this node stops, and the task goes on elsewhere."""
         lease, runner, log = self.lease, self._runner, self.log
         resume = self.snapshot.running
-        again = lease.attempt > 1 or self.snapshot.rerun
+        again = lease.attempt > 1 or (resume and self.snapshot.rerun)
         while not runner.stopping:
             snapshot = self.snapshot
             program = runner.programs(lease.scope)

@@ -58,7 +58,8 @@ class ArtifactOptions(TypedDict, total=False):
 class Turn:
     """One run of an agent's function."""
 
-    __slots__ = ("_peers", "_record", "mail", "message", "scope", "trace")
+    __slots__ = ("_peers", "_record", "attempt", "context_id", "first", "mail", "message", "n", "scope", "task_id", "trace",
+                 "version")  # fmt: skip
 
     def __init__(self, record: Recorded, peers: Peers | None = None) -> None:
         self._record, self._peers = record, peers
@@ -70,36 +71,23 @@ class Turn:
         """The message this turn answers."""
         self.trace: dict[str, str] = record.mail.trace
         """The trace context that what this turn does belongs to."""
+        self.task_id: str = record.task_id
+        self.context_id: str = record.context_id
+        self.n: int = record.n
+        """The number of this turn in its task, from 1."""
+        self.attempt: int = record.journal.lease.attempt
+        """1, unless the turn was interrupted by a crash."""
+        self.version: str = record.version
+        """The version of the agent (`Agent(version=...)`) whose code began this turn. A turn that waited across a
+        deployment has that of the old code."""
+        self.first: Mail = record.journal.loaded.mails[0][1]
+        """The message that began the task, with what came along."""
 
     # -- the request -------------------------------------------------------------------------------------------
 
-    @property
-    def task_id(self) -> str:
-        return self._record.task_id
-
-    @property
-    def context_id(self) -> str:
-        return self._record.context_id
-
-    @property
-    def n(self) -> int:
-        """The number of this turn in its task, from 1."""
-        return self._record.n
-
-    @property
-    def attempt(self) -> int:
-        """1, unless the turn was interrupted by a crash."""
-        return self._record.journal.lease.attempt
-
-    @property
-    def version(self) -> str:
-        """The version of the agent (`Agent(version=...)`) whose code began this turn. A turn that waited across a
-        deployment has that of the old code."""
-        return self._record.version
-
     def began_before(self, version: str) -> bool:
         """True if the code of an earlier version than this one began the turn: `turn.began_before("2.1.0")`."""
-        return version_key(self._record.version) < version_key(version)
+        return version_key(self.version) < version_key(version)
 
     @property
     def cancelled(self) -> bool:
@@ -123,11 +111,6 @@ class Turn:
     def metadata(self) -> dict[str, Any]:
         """What the caller attached to the request and to the message."""
         return {**self.mail.metadata, **self.message.metadata}
-
-    @property
-    def first(self) -> Mail:
-        """The message that began the task, with what came along."""
-        return self._record.journal.loaded.mails[0][1]
 
     @property
     def task(self) -> Task:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from struct import iter_unpack
 
@@ -20,26 +19,26 @@ def new_id() -> str:
     if ms != _ms:
         stamp = f"{ms:012x}"
         _ms, _head = ms, f"{stamp[:8]}-{stamp[8:]}-7"
-    return f"{_head}{us * 4096 // 1000:03x}-{next(_tails)}"
+    try:
+        tail = _tails.pop()
+    except IndexError:
+        tail = _draw_tails()
+    return f"{_head}{us * 4096 // 1000:03x}-{tail}"
 
 
-def _draw() -> Iterator[str]:
-    """What is left to chance. The system is asked for many at a time: for one, asking is most of the cost."""
-    while True:
-        for high, low in iter_unpack("<HQ", os.urandom(10 * 64)):
-            yield f"{high & 0x3FFF | 0x8000:04x}-{low & 0xFFFFFFFFFFFF:012x}"
+_tails: list[str] = []
+"""Random ends of ids. The system is asked for many at a time: for one, asking is most of the cost."""
 
 
-_tails = _draw()
-
-
-def _draw_anew() -> None:
-    global _tails
-    _tails = _draw()
+def _draw_tails() -> str:
+    drawn = iter_unpack("<HQ", os.urandom(10 * 64))
+    tail, *others = [f"{high & 0x3FFF | 0x8000:04x}-{low & 0xFFFFFFFFFFFF:012x}" for high, low in drawn]
+    _tails.extend(others)
+    return tail
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_draw_anew)  # or two processes would draw the same
+    os.register_at_fork(after_in_child=_tails.clear)  # or two processes would use the same
 
 
 _second, _moment = -1, -1

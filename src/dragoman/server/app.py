@@ -41,9 +41,8 @@ from dragoman.server.exchange import (
     Streams,
     Waits,
 )
-from dragoman.server.http1.timeouts import TaskTimeout
 from dragoman.server.jsonrpc import JsonRpc
-from dragoman.server.limits import BODIES_BYTES, Connections, Limits
+from dragoman.server.limits import BODIES_BYTES, Connections, Limits, TaskTimeout
 from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Binding, Handler
 from dragoman.server.rest import Rest

@@ -27,8 +27,7 @@ from dragoman.model.byte_budget import LARGE_BYTES, ByteBudget
 from dragoman.model.card import Interface
 from dragoman.model.ops import Principal
 from dragoman.server.address import Address
-from dragoman.server.http1.timeouts import TaskTimeout, Timeout
-from dragoman.server.limits import Limits
+from dragoman.server.limits import Limits, TaskTimeout, Timeout
 from dragoman.server.mount import ANONYMOUS, Header, Mount, client_certificate
 
 AsgiScope = MutableMapping[str, Any]
@@ -63,6 +62,10 @@ class Direct(Protocol):
 
     def mark_slow(self) -> None:
         """The response takes long: a client that closes its side from now on has given up."""
+        ...
+
+    def when_gone(self, callback: Callable[[], object] | None) -> None:
+        """Call `callback` when the client disconnects, soon if it has. None: call nothing any more."""
         ...
 
 
@@ -356,7 +359,11 @@ class Streams:
         stream = _Stream(self, exchange, headers)
         self._open.add(stream)
         self._idle.clear()
-        watcher = asyncio.create_task(stream.watch())
+        direct, watcher = exchange.direct, None
+        if direct is not None:
+            direct.when_gone(stream.leave)
+        else:
+            watcher = asyncio.create_task(stream.watch())
         try:
             try:
                 async for batch in batches:
@@ -381,7 +388,10 @@ class Streams:
             if not self._open:
                 self._idle.set()
             stream.timeout.remove(stream)
-            watcher.cancel()
+            if direct is not None:
+                direct.when_gone(None)
+            if watcher is not None:
+                watcher.cancel()
             if (aclose := getattr(batches, "aclose", None)) is not None:
                 await aclose()
         await stream.finish()
@@ -454,7 +464,7 @@ class _Stream:
         try:
             await self.write(KEEP_ALIVE)
         except Disconnected:
-            pass  # `watch` ends the stream
+            pass  # `leave` ends the stream
         finally:
             self._keep_alive = None
 
@@ -462,6 +472,10 @@ class _Stream:
         """Wait for the client to go away."""
         while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
+        self.leave()
+
+    def leave(self) -> None:
+        """The client has gone away."""
         self.gone = True
         self.end()
 

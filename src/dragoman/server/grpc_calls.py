@@ -41,8 +41,7 @@ from dragoman.model.ops import Batch, Op, Principal, ends_stream
 from dragoman.model.task import Task
 from dragoman.server.exchange import TooSlow
 from dragoman.server.grpc_readers import CallReader, Client, Readers
-from dragoman.server.http1.timeouts import TaskTimeout
-from dragoman.server.limits import Limits
+from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
 from dragoman.server.pipeline import OURS, Parsed, collect, handle
 from dragoman.server.sse import pauses_of

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dragoman.errors import Unavailable
-from dragoman.server.http1.timeouts import Timeout
-from dragoman.server.limits import Limits
+from dragoman.server.limits import Limits, Timeout
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ there. The exceptions are what an intermediary or a browser must see: 401, 403, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,8 +78,8 @@ class JsonRpc:
             for version in [v for v in spoken if v in ("1.0", "0.3")] or spoken[:1]
         ]
 
-    async def _post(self, exchange: Exchange, mount: Mount) -> None:
-        await handle(_JsonRpcCall(exchange, mount, self._strict))
+    def _post(self, exchange: Exchange, mount: Mount) -> Awaitable[None]:
+        return handle(_JsonRpcCall(exchange, mount, self._strict))
 
 
 class _JsonRpcCall(HttpCall):

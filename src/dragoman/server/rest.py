@@ -8,7 +8,7 @@ a request become one document, which the dialect reads.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -83,11 +83,11 @@ class Rest:
             if mount.speaks(version)
         ]
 
-    async def _call_method(self, exchange: Exchange, mount: Mount, *, method: str) -> None:
-        await handle(_ExtensionRestCall(exchange, mount, method))
+    def _call_method(self, exchange: Exchange, mount: Mount, *, method: str) -> Awaitable[None]:
+        return handle(_ExtensionRestCall(exchange, mount, method))
 
-    async def _answer(self, exchange: Exchange, mount: Mount, *, found: FoundPath, path: Path) -> None:
-        await handle(_RestCall(exchange, mount, found, path, self._strict))
+    def _answer(self, exchange: Exchange, mount: Mount, *, found: FoundPath, path: Path) -> Awaitable[None]:
+        return handle(_RestCall(exchange, mount, found, path, self._strict))
 
 
 class _RestCall(HttpCall):

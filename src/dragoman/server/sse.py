@@ -30,7 +30,7 @@ def pauses_of(dialect: Dialect, op: Op) -> Pauses:
 class Frames:
     """The events of one stream as bytes of an event stream."""
 
-    __slots__ = ("_writer", "_write", "_own", "_opening", "_closing", "_max", "_pauses")
+    __slots__ = ("_writer", "_openings", "_opening", "_closing", "_max", "_pauses")
 
     def __init__(
         self,
@@ -43,11 +43,9 @@ class Frames:
         max_event: int = MAX_EVENT,
     ) -> None:
         self._writer = dialect.writer(request)
-        self._write = self._writer.write
         self._opening, self._closing = opening, closing
         """Before and after each document; documents have no line breaks."""
-        openings: Mapping[type, bytes] = getattr(self._writer, "openings", {})
-        self._own = {kind: opening + member for kind, member in openings.items()}
+        self._openings: Mapping[type, bytes] = getattr(self._writer, "openings", {})
         """Before an event's own JSON, in dialects that write it as it is; `}` follows it."""
         self._pauses = pauses_of(dialect, op)
         self._max = max_event
@@ -55,18 +53,18 @@ class Frames:
     def batch(self, batch: Batch) -> tuple[bytes, bool]:
         """The frames of a batch; True if the stream ends with it."""
         frames: list[bytes] = []
-        opening, closing, own, add = self._opening, self._closing, self._own, frames.append
+        opening, closing, openings, add = self._opening, self._closing, self._openings, frames.append
         final, last = len(batch) - 1, False
         for n, response in enumerate(batch):
             event, seq = response.event, response.seq
             kind = type(event)
             if kind is not ArtifactUpdate:
                 last = ends_stream(event, self._pauses[kind is Task] if n == final else ())
-            if own and seq:
+            if openings and seq:
                 raw = response.raw or response.encode()
-                add(b"id: %d\n%b%b}%b" % (seq, own[kind], raw, closing))
+                add(b"id: %d\n%b%b%b}%b" % (seq, opening, openings[kind], raw, closing))
             else:
-                documents = self._write(response, last=last)
+                documents = self._writer.write(response, last=last)
                 for document in documents[:-1]:
                     add(opening + document + closing)
                 if documents:  # the last document has the id: with it the event is complete

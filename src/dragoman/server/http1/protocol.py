@@ -1,7 +1,7 @@
 """Connections of the HTTP server and their requests: HTTP/1.1, read by httptools.
 
 A connection (`HttpProtocol`) does what an A2A server needs: keep-alive, pipelining, chunked bodies, `Expect`, flow control both
-ways. Slow clients are disconnected (`http1/timeouts.py`). A trailer is never a header. The sizes of a head and of what
+ways. Slow clients are disconnected (`limits.py`). A trailer is never a header. The sizes of a head and of what
 surrounds a body are limited.
 
 A request (`HttpRequest`) is an ASGI request (`receive`, `send`) with a short path for most of them: a request that has
@@ -28,8 +28,7 @@ from urllib.parse import unquote
 import httptools
 
 from dragoman.server.exchange import DIRECT, AsgiScope
-from dragoman.server.http1.timeouts import ConnectionTimeouts
-from dragoman.server.limits import Connections, Limits
+from dragoman.server.limits import Connections, ConnectionTimeouts, Limits
 from dragoman.server.mount import Header
 
 logger = logging.getLogger("dragoman.server")
@@ -360,7 +359,7 @@ class HttpProtocol(asyncio.Protocol):
             self.write(phrase + b"\r\n")
             self.close()
 
-    # -- `timeouts.Peer` ---------------------------------------------------------------------------------------
+    # -- `limits.Peer` -----------------------------------------------------------------------------------------
 
     def is_responding(self) -> bool:
         return bool(self._requests) and self._requests[0].started
@@ -379,7 +378,7 @@ class HttpProtocol(asyncio.Protocol):
 
 
 class HttpRequest:
-    __slots__ = ("_bodiless", "_chunked", "_connection", "_left", "_news", "_old", "_waiter", "body_here",
+    __slots__ = ("_bodiless", "_chunked", "_connection", "_left", "_news", "_old", "_on_gone", "_waiter", "body_here",
                  "done", "expects", "gone", "half_closed", "keep_alive", "more", "started")  # fmt: skip
 
     def __init__(
@@ -403,6 +402,7 @@ class HttpRequest:
         """The client waits for `100 Continue`."""
         self._news = False
         self._waiter: asyncio.Future[None] | None = None
+        self._on_gone: Callable[[], object] | None = None
         self._chunked = False
         self._left: int | None = None
         """Bytes of a response of known length that are still to be written."""
@@ -433,6 +433,9 @@ class HttpRequest:
     def lose(self) -> None:
         self.gone = True
         self.wake()
+        if self._on_gone is not None:
+            self._on_gone()
+            self._on_gone = None
 
     def wake(self) -> None:
         self._news = True
@@ -444,6 +447,11 @@ class HttpRequest:
     def mark_slow(self) -> None:
         if not self.done:
             self._connection.slow_request = self
+
+    def when_gone(self, callback: Callable[[], object] | None) -> None:
+        self._on_gone = callback
+        if self.gone and callback is not None:
+            self._connection.loop.call_soon(callback)
 
     def body(self) -> bytes | None:
         if self.more or self.gone or self.expects:

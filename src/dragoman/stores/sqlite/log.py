@@ -69,13 +69,6 @@ class Opening(Lease, kw_only=True, gc=True):
         stored = self.stored
         return stored is not None and stored.done() and (stored.cancelled() or stored.exception() is not None)
 
-    def settle(self, records: Sequence[Record], mail: int) -> asyncio.Future[Snapshot] | None:
-        """End it in the row that it begins with. None if it is too late for that."""
-        if not self.open or mail != 1 or not records:
-            return None
-        self.open, self.end = False, records
-        return self.stored
-
     def store(self, db: Connection) -> Finish[Snapshot]:
         """The job that does it."""
         self.open = False
@@ -245,14 +238,15 @@ class SqliteLog:
         if isinstance(lease, Opening):
             if lease.lost:
                 return _lost(lease)
-            if (stored := lease.settle(records, mail)) is not None:
-                return stored
+            if lease.open and mail == 1 and records and lease.stored is not None:
+                lease.open, lease.end = False, records  # it ends in the row that it begins with
+                return lease.stored
         return self._file.commits.submit(partial(self._settle, lease, records, mail))
 
-    async def read(
+    def read(
         self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
-    ) -> Sequence[Record]:
-        return await self._file.reads.read(self._scope, task, after, limit, max_bytes)
+    ) -> Awaitable[Sequence[Record]]:
+        return self._file.reads.read(self._scope, task, after, limit, max_bytes)
 
     async def head(self, task: str) -> Head:
         return self._file.reads.head(self._scope, task)
@@ -260,11 +254,11 @@ class SqliteLog:
     async def unfinished(self) -> int:
         return self._file.reads.unfinished(self._scope)
 
-    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
-        return await self._file.reads.load(self._scope, task, admit)
+    def load(self, task: str, *, admit: Admit | None = None) -> Awaitable[Snapshot]:
+        return self._file.reads.load(self._scope, task, admit)
 
-    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
-        return await self._file.reads.find(self._scope, query, limit)
+    def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
+        return self._file.reads.find(self._scope, query, limit)
 
     def _create(
         self,
