@@ -92,7 +92,7 @@ def test_dir_shows_every_public_name_also_those_that_are_imported_later() -> Non
 
 def test_documents_and_examples_import_public_modules_only() -> None:
     public = {"", "auth", "client", "errors", "executor", "push"}
-    public |= {f"adapters.{name}" for name in ("langgraph", "openai_agents", "pydantic_ai")}
+    public |= {f"adapters.{name}" for name in ("langgraph", "openai_agents", "pydantic_ai", "smolagents")}
     root = Path(__file__).parent.parent
     texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.py")]
     assert len(texts) > 10

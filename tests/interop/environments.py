@@ -32,7 +32,9 @@ FRAMEWORKS = {
     "google-adk": ("google-adk==2.13.0",),
     "agent-framework": ("agent-framework-core==1.23.0",),
     "strands": ("strands-agents==1.62.0",),
-    "llama-index-workflows": ("llama-index-workflows==2.26.1",),
+    "llama-index-workflows": ("llama-index-workflows==2.26.1", "llama-index-core==0.14.25"),
+    "crewai": ("crewai==1.15.30",),
+    "smolagents": ("smolagents==1.26.0",),
     "wrapped-a2a-sdk-1": ("a2a-sdk==1.3.0",),
     "wrapped-a2a-sdk-0.3": ("a2a-sdk==0.3.26",),
 }

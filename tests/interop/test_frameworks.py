@@ -33,11 +33,23 @@ FRAMEWORKS = {
     "agent-framework": "agent_framework_agent.py",
     "strands": "strands_agent.py",
     "llama-index-workflows": "llama_index_workflows_agent.py",
+    "crewai": "crewai_agent.py",
+    "smolagents": "smolagents_agent.py",
 }
-
-
-CONTINUES = {"langgraph", "pydantic-ai", "openai-agents", "strands"}
-"""Frameworks whose runs continue after the last tools that answered. The others begin again at the message or the answer."""
+IMPOSSIBLE = {
+    "crewai": {
+        "test_one_message_may_answer_both_pauses": "a flow of CrewAI has one pending question: the second comes after the first",
+    },
+}
+"""What a framework cannot do, and why."""
+NO_TELEMETRY = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OTEL_SDK_DISABLED": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+"""Nothing leaves this machine."""
 
 
 class Served:
@@ -75,6 +87,8 @@ async def serve(program: str, framework: str, home: Path, remote: str = "") -> A
         "SCRIPT_DIR": str(folder),
         "PYTHONWARNINGS": "ignore",
         "OPENAI_API_KEY": "none",
+        "HOME": str(home),
+        **NO_TELEMETRY,
     }
     server = Server(PROGRAMS / program, store=home / "tasks.db", env=env, python=python(framework))
     async with server:
@@ -95,7 +109,10 @@ async def served(
 @pytest.fixture(autouse=True)
 def _fresh(request: pytest.FixtureRequest) -> None:
     if "served" in request.fixturenames:
-        request.getfixturevalue("served").forget()
+        served: Served = request.getfixturevalue("served")
+        if why := IMPOSSIBLE.get(served.framework, {}).get(request.function.__name__):
+            pytest.skip(why)
+        served.forget()
 
 
 def tool_updates(pieces: list[Any]) -> list[tuple[str, str]]:
@@ -190,15 +207,26 @@ async def test_a_kill_in_the_middle_of_the_answer_does_not_double_it(served: Ser
     assert str(reply) == "one two three"
 
 
-async def test_a_kill_after_a_tool_has_answered_ends_in_the_same_answer(served: Served) -> None:
+async def test_an_answer_that_is_another_after_a_kill_replaces_what_was_sent(served: Served) -> None:
+    stream = served.client.stream("other")
+    async for piece in stream:
+        if piece.text:
+            break
+    assert stream.task is not None
+    await served.crash()
+    (served.folder / "gate").touch()
+    reply = await served.client.wait(stream.task.id)
+    assert str(reply) == "uno due tre"
+
+
+async def test_a_tool_that_has_answered_before_a_kill_does_not_run_again(served: Served) -> None:
     sent = await served.client.send("once", wait=False)
     await until(lambda: served.made("waits"))
     await served.crash()
     (served.folder / "gate").touch()
     reply = await served.client.wait(sent.id)
     assert str(reply) == "sunny in Oslo"
-    times = len((served.folder / "asked").read_text().split())
-    assert times == (1 if served.framework in CONTINUES else 2)
+    assert (served.folder / "asked").read_text().split() == ["Oslo"]
 
 
 async def test_cancel_stops_the_model_call(served: Served) -> None:
@@ -242,6 +270,7 @@ async def test_a_graph_with_two_interrupts_gets_the_right_answer_to_each(tmp_pat
         ("google-adk", "google_adk", "content_of"),
         ("agent-framework", "agent_framework", "chat_message_of"),
         ("strands", "strands", "prompt_of"),
+        ("smolagents", "smolagents", "task_of"),
     ],
 )
 async def test_text_files_links_and_data_of_a_message_reach_the_framework(
@@ -360,6 +389,49 @@ async def test_google_adk_asks_for_input_and_for_confirmations_of_tools(tmp_path
             assert str(await dynamic("yes", task=confirmation.id)) == "not booked, booked Paris"
             assert str(await asks("Monday", task=question.id)) == "['Monday']"
             assert str(await measures("5 km", task=measured.id)) == "['5 km']"
+
+
+async def test_code_of_smolagents_asks_and_keeps_its_variables_after_a_kill(tmp_path: Path) -> None:
+    async with serve("smolagents_more.py", "smolagents", tmp_path) as served:
+        url = served.server.url
+        async with connect(f"{url}/coder") as coder, connect(f"{url}/whole") as whole:
+            question = await coder("go")
+            assert str(question) == "How many days?"
+            assert (served.folder / "asked").read_text().split() == ["Rome"]
+            await served.crash()
+            reply = await coder("3", task=question.id)
+            assert reply.data == {"city": "Rome", "days": 3, "weather": "sunny in Rome"}
+            assert (served.folder / "asked").read_text().split() == ["Rome"]
+            assert reply.usage is not None and reply.usage.calls == 2
+            assert str(await whole("my name is Ada")) == "Hello Ada"
+
+
+async def test_crews_run_and_other_questions_of_flows_continue_after_a_kill(tmp_path: Path) -> None:
+    async with serve("crewai_more.py", "crewai", tmp_path) as served:
+        url = served.server.url
+        async with (
+            connect(f"{url}/crew") as crew,
+            connect(f"{url}/planner") as planner,
+            connect(f"{url}/letters") as letters,
+        ):
+            stream = crew.stream("tool")
+            pieces = [piece async for piece in stream]
+            assert tool_updates(pieces) == [("toolCall", "weather"), ("toolResult", "weather")]
+            assert (str(stream.reply), stream.reply.usage and stream.reply.usage.calls) == (
+                "sunny in Rome",
+                2,
+            )
+            first = await crew("my name is Ada")
+            trip, letter, other = await planner("Rome"), await letters("hello"), await letters("hello")
+            assert (str(trip), str(letter)) == ("How many days?", "Send it?\n\nDear reader, hello")
+            assert letter.questions[0].details["outcomes"] == ["approved", "rejected"]
+            await served.crash()
+            assert str(await crew("who am I", context=first.context_id)) == "Ada"
+            trip = await planner("3", task=trip.id)
+            assert str(trip) == "Which hotel?"
+            assert str(await planner("the old one", task=trip.id)) == "3 days in Rome, the old one"
+            assert (await letters("fine", task=letter.id)).data == {"sent": "Dear reader, hello"}
+            assert str(await letters("too short", task=other.id)) == "not sent: too short"
 
 
 @pytest.mark.parametrize("framework", ["wrapped-a2a-sdk-1", "wrapped-a2a-sdk-0.3"])

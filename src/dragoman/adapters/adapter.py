@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,13 +26,14 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.adapters.remote_agent import run_scope
+from dragoman.engine.recorded import digest
 from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import ListTasks
 from dragoman.model.questions import Approval, AskedQuestion, read_value, with_questions
 from dragoman.model.task import TaskState
-from dragoman.model.values import Unfit
+from dragoman.model.values import Unfit, plain
 
 logger = logging.getLogger("dragoman.adapters")
 
@@ -147,6 +149,75 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Why an approval was refused, if the answer says so."""
 
 
+class ToolResults:
+    """Results of tools that are on record. A run that begins again, because the process died, does not run those tools again.
+
+    For frameworks whose runs cannot continue after a tool: their hooks ask here before a tool runs, and record what it
+    returned. A call is known by the tool, its arguments, and how many such calls came before it in the run.
+    """
+
+    def __init__(self, turn: Turn, run: str, segment: int = 0) -> None:
+        self._record, self._run, self._segment = record_of(turn), run, segment
+        self.scope = f"{run}/{segment}"
+        """Where calls are counted from."""
+        self._loop = asyncio.get_running_loop()
+        self._begun: Counter[str] = Counter()
+
+    def saved(self) -> None:
+        """The run can continue from here (`Saved`): what comes next is counted anew."""
+        self._segment += 1
+        self.go_on(f"{self._run}/{self._segment}")
+
+    def go_on(self, scope: str) -> None:
+        """Do again what was done since `scope`: its results are used."""
+        self.scope = scope
+        self._begun.clear()
+
+    def begin(self, name: str, arguments: Any) -> str:
+        """The key of a call that is made now."""
+        call = f"tool/{self.scope}/{name}/{digest(_canonical(arguments))}"
+        self._begun[call] += 1
+        return f"{call}/{self._begun[call]}"
+
+    def has(self, key: str) -> bool:
+        return key in self._record.steps
+
+    def get(self, key: str) -> Any:
+        return msgspec.json.decode(self._record.steps[key].value)
+
+    async def put(self, key: str, result: Any) -> None:
+        """Record what a tool returned. What would not be the same after JSON is not recorded."""
+        try:
+            same = plain(result) == result
+        except TypeError:
+            same = False
+        if same:
+            await self._record.record(key, result)
+        else:
+            logger.debug("the result of a tool is not recorded: %s is not JSON", type(result).__name__)
+
+    def put_in_thread(self, key: str, result: Any) -> None:
+        """`put`, for tools that run in a thread, and hooks that are no coroutines."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run_coroutine_threadsafe(self.put(key, result), self._loop).result()
+        else:  # a hook in the event loop: the record is written while the framework goes on
+            writing = self._loop.create_task(self.put(key, result))
+            _writing.add(writing)
+            writing.add_done_callback(_writing.discard)
+
+
+_writing: set[asyncio.Task[None]] = set()
+
+
+def _canonical(arguments: Any) -> bytes:
+    try:
+        return msgspec.json.encode(plain(arguments), order="sorted")
+    except TypeError:
+        return repr(arguments).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What a run begins with. One of three: a new `message`; `answers` to the questions of a pause; or neither, if a run
@@ -154,6 +225,7 @@ class Start:
 
     turn: Turn
     state: Any
+    tools: ToolResults
     message: Message | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -173,14 +245,14 @@ class Instances:
     """Agents of a framework whose agents hold the conversation themselves, and can do one thing at a time."""
 
     def __init__(self, first: Any, make: Callable[[], Any] | None = None) -> None:
-        self.first, self._make = first, make
+        self.first, self.make = first, make
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[Any]:
         """An agent for one run: a new one if there is a function that makes them, else the only one when it is free."""
-        if self._make is not None:
-            yield self._make()
+        if self.make is not None:
+            yield self.make()
             return
         async with self._free.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             yield self.first
@@ -202,6 +274,7 @@ async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools:
     start = Start(
         turn=turn,
         state=await _state_of_context(turn),
+        tools=ToolResults(turn, "run/1"),
         message=turn.message,
         options=options(turn) if callable(options) else options,
     )
@@ -211,7 +284,13 @@ async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools:
             output.close(end)
             return
         answers = await _ask(turn, end.questions, f"run/{n}")
-        start = Start(turn=turn, state=end.state, answers=answers, options=start.options)
+        start = Start(
+            turn=turn,
+            state=end.state,
+            tools=ToolResults(turn, f"run/{n + 1}"),
+            answers=answers,
+            options=start.options,
+        )
 
 
 async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -> Paused | Finished:
@@ -227,8 +306,9 @@ async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -
         if isinstance(end, Paused | Finished):
             return end
         assert isinstance(end, Saved)
-        start = Start(turn=start.turn, state=end.state, options=start.options)
         n += 1
+        tools = ToolResults(start.turn, key, n)
+        start = Start(turn=start.turn, state=end.state, tools=tools, options=start.options)
     events: list[AnyEvent] = []
     output.segment = f"{key}/{n}"
     await record.may_begin()

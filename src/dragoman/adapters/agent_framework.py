@@ -6,11 +6,12 @@ not survive is run again from its last pause.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
-from agent_framework import AgentSession, Content
+from agent_framework import AgentSession, Content, FunctionMiddleware
 from agent_framework import Message as ChatMessage
 
 from dragoman.adapters.adapter import (
@@ -23,6 +24,7 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
+    ToolResults,
     Usage,
 )
 from dragoman.model.content import Message
@@ -56,7 +58,10 @@ class AgentFrameworkAdapter:
             ]
             given = ChatMessage("user", answers)
         seen = _Seen()
-        stream = self._agent.run(given, stream=True, session=session, **start.options)
+        options = dict(start.options)
+        if "middleware" in inspect.signature(self._agent.run).parameters:
+            options["middleware"] = [*(options.get("middleware") or ()), _Once(start.tools)]
+        stream = self._agent.run(given, stream=True, session=session, **options)
         try:
             async for update in stream:
                 for event in seen.update(update):
@@ -84,6 +89,26 @@ class AgentFrameworkAdapter:
         elif getattr(response, "value", None) is not None:
             yield Data(value=plain(response.value))
         yield Finished(state=kept)
+
+
+class _Once(FunctionMiddleware):  # type: ignore[misc]
+    """Records what tools returned."""
+
+    def __init__(self, results: ToolResults) -> None:
+        self._results = results
+
+    async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
+        key = self._results.begin(context.function.name, context.arguments)
+        if self._results.has(key):
+            found = self._results.get(key)
+            context.result = found if isinstance(found, str) else [Content.from_dict(each) for each in found]
+            return
+        await call_next()
+        result = context.result
+        if isinstance(result, list) and all(isinstance(each, Content) for each in result):
+            await self._results.put(key, [each.to_dict() for each in result])
+        elif isinstance(result, str):
+            await self._results.put(key, result)
 
 
 class _Seen:

@@ -1,7 +1,8 @@
 """Google ADK: an agent, a workflow or an `App`.
 
 The session goes to the task's log. A tool that wants confirmation and a request for input ask the caller; a request for
-credentials is `auth-required`. A run that the process did not survive is run again from its last pause.
+credentials is `auth-required`. A run that the process did not survive is run again from its last pause, and tools that have
+answered do not run again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from google.adk.agents import BaseAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
 from google.adk.artifacts import InMemoryArtifactService
+from google.adk.plugins import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
 from google.genai import types
@@ -31,6 +33,7 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
+    ToolResults,
     Usage,
 )
 from dragoman.model.content import Message
@@ -68,9 +71,9 @@ class GoogleADKAdapter:
         else:
             content = _answers(start)
         seen = _Seen()
-        events = self._runner(sessions).run_async(
-            user_id=_USER, session_id=session_id, new_message=content, **options
-        )
+        runner = self._runner(sessions)
+        runner.plugin_manager.plugins.insert(0, _Once(start.tools))
+        events = runner.run_async(user_id=_USER, session_id=session_id, new_message=content, **options)
         async with aclosing(events):
             async for event in events:
                 for each in seen.event(event):
@@ -99,6 +102,32 @@ class GoogleADKAdapter:
             return Runner(app=self._obj, **services)
         kind = "agent" if isinstance(self._obj, BaseAgent) else "node"
         return Runner(app_name=self._app, **{kind: self._obj}, **services)
+
+
+class _Once(BasePlugin):  # type: ignore[misc]
+    """Records what tools returned, and what they changed in the session's state."""
+
+    def __init__(self, results: ToolResults) -> None:
+        super().__init__(name="dragoman_tool_results")
+        self._results = results
+        self._keys: dict[int, str] = {}
+
+    async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
+        self._keys[id(tool_context)] = key = self._results.begin(tool.name, tool_args)
+        if not self._results.has(key):
+            return None
+        found = self._results.get(key)
+        for name, value in found["state"].items():
+            tool_context.state[name] = value
+        return found["result"]
+
+    async def after_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> None:
+        key = self._keys.pop(id(tool_context), "")
+        actions = tool_context.actions
+        waits = actions.requested_tool_confirmations or actions.requested_auth_configs
+        if not key or self._results.has(key) or tool.is_long_running or waits:
+            return
+        await self._results.put(key, {"result": result, "state": dict(actions.state_delta)})
 
 
 class _Seen:

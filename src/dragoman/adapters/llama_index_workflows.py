@@ -1,8 +1,8 @@
 """LlamaIndex workflows: a `Workflow`.
 
 The context of a workflow goes to the task's log. An `InputRequiredEvent` asks the caller, and the answer comes back as a
-`HumanResponseEvent` with the fields of the request and `response`. A run that the process did not survive is run again from
-its last pause.
+`HumanResponseEvent` with the fields of the request and `response`. A run that the process did not survive continues after the
+last step that ended.
 
 Of the events that steps write to the stream, one with `delta` is text, one with `tool_name` and `tool_kwargs` is a tool
 call (with `tool_output` its result), one with `input_tokens` and `output_tokens` is usage. All others are status updates.
@@ -11,6 +11,7 @@ call (with `tool_output` its result), one with `input_tokens` and `output_tokens
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -21,6 +22,8 @@ from workflows.events import (
     HumanResponseEvent,
     InputRequiredEvent,
     InternalDispatchEvent,
+    StepState,
+    StepStateChanged,
     StopEvent,
     WorkflowIdleEvent,
 )
@@ -32,6 +35,7 @@ from dragoman.adapters.adapter import (
     Paused,
     Progress,
     Question,
+    Saved,
     Start,
     Text,
     ToolCall,
@@ -41,6 +45,8 @@ from dragoman.adapters.adapter import (
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
 from dragoman.model.values import plain
+
+logger = logging.getLogger("dragoman.adapters")
 
 
 def make_adapter(
@@ -79,6 +85,10 @@ class WorkflowAdapter:
                             answered.remove(_fields(event))  # a step that continues asks again
                         else:
                             asked.append(event)
+                    elif isinstance(event, StepStateChanged):
+                        ended = event.step_state is StepState.NOT_RUNNING and not handler.is_done()
+                        if ended and not asked and (now := _dump(handler.ctx)) is not None:
+                            yield Saved(state={"context": now})
                     elif not isinstance(event, InternalDispatchEvent | StopEvent):
                         for each in seen.event(event):
                             yield each
@@ -129,6 +139,15 @@ class WorkflowAdapter:
         kind = kinds.pop() if len(kinds) == 1 else HumanResponseEvent
         more = value if isinstance(value, dict) else {}
         return kind(**{**fields, "response": value, **more})
+
+
+def _dump(context: Any) -> Any:
+    """The context as JSON while the workflow runs; None if it has no JSON form: then the run begins again after a crash."""
+    try:
+        return plain(context.to_dict())
+    except Exception as error:
+        logger.debug("the context of a workflow is not recorded: %s", error)
+        return None
 
 
 class _Seen:

@@ -26,6 +26,8 @@ ADAPTERS = {
     "agent_framework": "agent_framework",
     "strands": "strands",
     "workflows": "llama_index_workflows",
+    "crewai": "crewai",
+    "smolagents": "smolagents",
     "a2a": "a2a_sdk",
     "dragoman.executor": "a2a_sdk",
 }
@@ -38,6 +40,8 @@ EXTRAS = {
     "agent_framework": "agent-framework",
     "strands": "strands",
     "llama_index_workflows": "llama-index-workflows",
+    "crewai": "crewai",
+    "smolagents": "smolagents",
     "a2a_sdk": "a2a-sdk",
 }
 """The module here, and the extra that installs its framework."""
@@ -84,9 +88,11 @@ MODES = ("text/plain", "application/json", "*/*")
 def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[WrapOptions]) -> Agent:
     """The agent of another framework as an `Agent`, to be served: `wrap(graph, name="Travel").run()`.
 
-    `obj` is a LangGraph graph, an agent of pydantic-ai, the OpenAI Agents SDK, Google ADK, Microsoft Agent Framework or
-    Strands, or an `AgentExecutor` of a2a-sdk; `docs/frameworks.md` lists all. It may also be a function without parameters that makes one. Text is streamed, tool calls are status updates, an interrupt or an approval is
-    `input-required`, and the framework's state is in the task's log: a task that waits survives a restart.
+    `obj` is a LangGraph graph, an agent of pydantic-ai, the OpenAI Agents SDK, Google ADK, Microsoft Agent Framework,
+    Strands or smolagents, a workflow of LlamaIndex, a flow or a crew of CrewAI, or an `AgentExecutor` of a2a-sdk;
+    `docs/frameworks.md` lists all. It may also be a function without parameters that makes one. Text is streamed, tool calls are
+    status updates, an interrupt or an approval is `input-required`, and the framework's state is in the task's log: a task that
+    waits survives a restart.
     """
     check_options(options, WrapOptions, "wrap", ("name", "description"))
     if isinstance(obj, Agent):

@@ -3,6 +3,7 @@
 | the caller says | the model |
 |---|---|
 | `stream` | says "one two three" in pieces; it waits for the file `gate` after the first |
+| `other` | says "one two", and waits for the file `gate` after the first piece; asked again, it says "uno due tre" |
 | `tool` | calls `weather(city="Rome")`, then says what it answered |
 | `pause` | says "Let me see.", calls `book(city="Rome")`, which asks a person, then says what it answered |
 | `two` | calls `book` for Rome and for Paris at once, then says what they answered |
@@ -18,6 +19,7 @@ Each answer of the model costs 10 tokens in and 5 out. Files are in the folder `
 import asyncio
 import os
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +60,10 @@ def respond(said: list, results: list) -> Answer:
         return Answer([", ".join(results)])
     if last == "stream":
         return Answer(["one ", "two ", "three"], gated=True)
+    if last == "other":
+        if (HOME / "waits").exists():
+            return Answer(["uno ", "due ", "tre"])
+        return Answer(["one ", "two"], gated=True)
     if last == "tool":
         return Answer(calls=[Call("weather", {"city": "Rome"})])
     if last == "pause":
@@ -85,6 +91,26 @@ async def pieces(answer: Answer):
             (HOME / "waits").touch()
             while not (HOME / "gate").exists():
                 await asyncio.sleep(0.005)
+        if piece:
+            yield piece
+
+
+def pieces_in_thread(answer: Answer):
+    """`pieces`, for frameworks that call the model in a thread. A model that hangs sends pieces without end: such a thread
+    stops at a piece."""
+    if answer.hangs:
+        (HOME / "started").touch()
+        try:
+            while True:
+                yield "."
+                time.sleep(0.01)
+        finally:
+            (HOME / "stopped").touch()
+    for n, piece in enumerate(answer.pieces):
+        if n and answer.gated:
+            (HOME / "waits").touch()
+            while not (HOME / "gate").exists():
+                time.sleep(0.005)
         if piece:
             yield piece
 

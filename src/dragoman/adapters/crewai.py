@@ -1,0 +1,455 @@
+"""CrewAI: a `Flow`, or a `Crew`.
+
+A method of a flow with `@human_feedback` asks the caller, and so does `Flow.ask`. The state of a flow, and what it needs to
+continue after a question, go to the task's log: a flow has no other persistence here. Each run has a flow or a crew of its
+own. A run that the process did not survive begins again at the message or at the last answer, and tools that have answered
+do not run again.
+
+The asynchronous methods are cancelled. Methods and tools that are no coroutines run in threads: they end at their next call
+of a model or of a tool, or at the next piece of text of a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from crewai import Flow
+from crewai.crews.utils import enable_agent_streaming
+from crewai.events.stream_context import add_stream_sink
+from crewai.events.types.llm_events import LLMCallCompletedEvent, LLMStreamChunkEvent
+from crewai.events.types.tool_usage_events import (
+    ToolUsageErrorEvent,
+    ToolUsageFinishedEvent,
+    ToolUsageStartedEvent,
+)
+from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.flow_config import flow_config
+from crewai.flow.human_feedback import HumanFeedbackResult
+from crewai.flow.persistence.base import FlowPersistence
+from crewai.hooks.dispatch import HookAborted, InterceptionPoint, scoped_hooks
+from crewai.types.usage_metrics import UsageMetrics
+from crewai_core.printer import set_suppress_console_output
+from pydantic import BaseModel, PrivateAttr
+
+from dragoman.adapters.adapter import (
+    AnyEvent,
+    Data,
+    Finished,
+    Instances,
+    Paused,
+    Question,
+    Start,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    Usage,
+)
+from dragoman.errors import InvalidParams
+from dragoman.model.content import Message
+from dragoman.model.values import plain
+
+_TEXTS = ("message", "input", "question", "query", "prompt", "request", "text", "topic")
+"""Names of the field that takes the text of a message, if there are several."""
+_CONVERSATION = "conversation"
+"""The placeholder of a crew that takes what was said before."""
+_ASKED = "ask"
+_FEEDBACK = "feedback"
+
+
+def make_stateful_adapter(
+    objects: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> FlowAdapter | CrewAdapter:
+    if isinstance(objects.first, Flow):
+        if flow_config.hitl_provider is None:
+            flow_config.hitl_provider = _Asks()
+        if flow_config.input_provider is None:
+            flow_config.input_provider = _Asks()
+        return FlowAdapter(objects, input, output)
+    return CrewAdapter(objects, input, output)
+
+
+class FlowAdapter:
+    def __init__(
+        self, flows: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+    ) -> None:
+        self._flows, self._input, self._output = flows, input or self._default_input, output
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        state = start.state or {}
+        saved = _InLog()
+        saved.set(state)
+        answered = list(state.get("answered", ()))
+        if _ASKED in start.answers:
+            answered.append([state["asked"], start.answers[_ASKED].text])
+            start.tools.go_on(state["tools"])
+        begun: dict[str, Any] = {"tools": start.tools.scope}
+        work: Callable[[], Awaitable[Any]]
+        if start.message is None and "pending" in state:
+            begun["feedback"] = said = (
+                start.answers[_FEEDBACK].text if _FEEDBACK in start.answers else state["feedback"]
+            )
+            flow = self._continued(state, saved)
+            work = partial(flow.resume_async, said)
+        else:
+            given = state["inputs"] if start.message is None else self._input(start.message)
+            begun["inputs"] = given
+            flow = self._new(saved)
+            inputs = {**given, "id": state["id"]} if "id" in state else given
+            work = partial(flow.akickoff, inputs=inputs, **start.options)
+        run = _Run(start.tools, work, answered)
+        async for event in run.events():
+            yield event
+        if run.asked is not None:  # the run begins again with the answer
+            kept = {**state, **begun, "asked": run.asked, "answered": answered}
+            yield Paused(questions=(Question(id=_ASKED, text=run.asked),), state=kept)
+            return
+        kept = {"id": flow.flow_id, "state": _state_of(flow)}
+        result = run.result
+        if isinstance(result, HumanFeedbackPending):
+            context = result.context.to_dict()
+            history = [_feedback_as_json(each) for each in flow.human_feedback_history]
+            yield Paused(
+                questions=(_question(result.context),), state={**kept, "pending": context, "history": history}
+            )
+            return
+        for event in _answer(result, self._output, run.text):
+            yield event
+        yield Finished(state=kept)
+
+    def _new(self, persistence: Any) -> Any:
+        """A flow for one run."""
+        if self._flows.make is not None:
+            flow = self._flows.make()
+            flow.persistence = persistence
+            flow._instance_persistence = True
+            return flow
+        return self._build(persistence)
+
+    def _build(self, persistence: Any) -> Any:
+        first = self._flows.first
+        fields = {name: getattr(first, name) for name in first.model_fields_set if name != "persistence"}
+        if type(first) is Flow:  # made of a declaration
+            return Flow.from_declaration(contents=first._definition, persistence=persistence, **fields)
+        return type(first)(persistence=persistence, **fields)
+
+    def _continued(self, state: dict[str, Any], persistence: Any) -> Any:
+        """A flow that waits for feedback."""
+        first = self._flows.first
+        if self._flows.make is not None:
+            flow = self._new(persistence)
+            flow._initialize_state(state["state"])
+            flow._pending_feedback_context = PendingFeedbackContext.from_dict(state["pending"])
+            flow._is_execution_resuming = True
+            flow._flow_match_id = flow.flow_id
+        else:
+            fields = {name: getattr(first, name) for name in first.model_fields_set if name != "persistence"}
+            more = {"definition": first._definition} if type(first) is Flow else {}
+            flow = type(first).from_pending(state["id"], persistence, **more, **fields)
+        context = flow.pending_feedback
+        asks = flow._definition.methods[context.method_name].human_feedback
+        if asks is not None and asks.llm is not None:  # the model itself, not what could be stored of it
+            context.llm = asks.llm
+        flow.human_feedback_history = [_feedback_of(each) for each in state.get("history", ())]
+        return flow
+
+    def _default_input(self, message: Message) -> dict[str, Any]:
+        """What a flow starts with: the data of a message, or its text as a field of the state."""
+        if isinstance(message.data, dict):
+            return message.data
+        known = self._flows.first.state
+        if not isinstance(known, BaseModel):
+            return {"message": message.text}
+        fields = {name: field for name, field in type(known).model_fields.items() if name != "id"}
+        return {_field_for_text([name for name, f in fields.items() if f.annotation is str]): message.text}
+
+
+class CrewAdapter:
+    def __init__(
+        self, crews: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+    ) -> None:
+        self._crews, self._input, self._output = crews, input, output
+        for task in crews.first.tasks:
+            if task.human_input:
+                raise TypeError(
+                    "a task with human_input=True asks on the console: put the crew into a Flow, and the question into a"
+                    " method with @human_feedback"
+                )
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        crew = self._crews.make() if self._crews.make is not None else self._crews.first.copy()
+        crew.stream = False
+        enable_agent_streaming(crew.agents)
+        message = start.turn.message
+        if self._input is not None:
+            inputs = self._input(message)
+        else:
+            inputs = await self._default_input(start, message)
+        run = _Run(start.tools, partial(crew.akickoff, inputs=inputs, **start.options))
+        async for event in run.events():
+            yield event
+        for event in _answer(run.result, self._output, run.text):
+            yield event
+        yield Finished(state=None)
+
+    async def _default_input(self, start: Start, message: Message) -> dict[str, Any]:
+        """The placeholders of the crew: from the data of a message, or one of them from its text."""
+        names = self._crews.first.fetch_inputs()
+        given: dict[str, Any] = {}
+        if _CONVERSATION in names:
+            said = await start.turn.conversation()
+            lines = [f"{'User' if each.by_user else 'Agent'}: {each.text}" for each in said[:-1]]
+            given[_CONVERSATION] = "\n".join(lines) or "(nothing was said before)"
+        if isinstance(message.data, dict):
+            return {**given, **message.data}
+        open = sorted(names - {_CONVERSATION})
+        return {**given, _field_for_text(open) if open else "message": message.text}
+
+
+def _field_for_text(names: list[str]) -> str:
+    """Which of several fields of text takes the text of a message."""
+    if len(names) == 1:
+        return names[0]
+    found = next((name for name in _TEXTS if name in names), None)
+    if found is None:
+        raise InvalidParams(f"send data with {', '.join(names) or 'the fields of the state'}")
+    return found
+
+
+class _Asked(BaseException):
+    """`Flow.ask` has a question. Not an `Exception`: CrewAI takes those for a provider that has no answer."""
+
+
+class _Stopped(BaseException):
+    """The run is over, and a thread of it goes on."""
+
+
+_runs: ContextVar[_Run] = ContextVar("crewai_run")
+
+
+class _Run:
+    """One run of a flow or a crew: its events, and its result."""
+
+    def __init__(
+        self, tools: ToolResults, work: Callable[[], Awaitable[Any]], answered: list[list[str]] | None = None
+    ) -> None:
+        self._tools, self._work = tools, work
+        self._answered = list(answered or ())
+        self.result: Any = None
+        self.asked: str | None = None
+        self.text = ""
+        """What the model said last."""
+        self._message = ""
+        self._calls: dict[str, str] = {}
+        self._stopped = False
+        self._replayed: dict[int, str] = {}
+
+    async def events(self) -> AsyncGenerator[AnyEvent, None]:
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+
+        def sink(source: Any, event: Any) -> None:
+            if self._stopped:
+                raise _Stopped
+            if isinstance(event, _SHOWN):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        async def work() -> Any:
+            set_suppress_console_output(True)  # CrewAI prints what happens
+            add_stream_sink(sink)
+            _runs.set(self)
+            hooks = {
+                InterceptionPoint.PRE_MODEL_CALL: [self._before_model],
+                InterceptionPoint.PRE_TOOL_CALL: [self._before_tool],
+                InterceptionPoint.POST_TOOL_CALL: [self._after_tool],
+            }
+            with scoped_hooks(hooks):
+                try:
+                    return await self._work()
+                except _Asked as asked:
+                    self.asked = str(asked)
+                finally:
+                    loop.call_soon(queue.put_nowait, None)
+
+        working = asyncio.create_task(work())
+        try:
+            while (event := await queue.get()) is not None:
+                for each in self._event(event):
+                    yield each
+            self.result = await working
+            while not queue.empty():  # of threads, after the end
+                for each in self._event(queue.get_nowait()):
+                    yield each
+        finally:
+            self._stopped = True
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+
+    def _event(self, event: Any) -> Iterator[AnyEvent]:
+        if isinstance(event, LLMStreamChunkEvent):
+            if event.chunk and event.tool_call is None:
+                self.text = event.chunk if event.call_id != self._message else self.text + event.chunk
+                self._message = event.call_id
+                yield Text(text=event.chunk, message=event.call_id)
+        elif isinstance(event, LLMCallCompletedEvent):
+            used = UsageMetrics.from_provider_dict(event.usage) or UsageMetrics()
+            yield Usage(
+                input_tokens=used.prompt_tokens,
+                output_tokens=used.completion_tokens,
+                cached_tokens=used.cached_prompt_tokens,
+                reasoning_tokens=used.reasoning_tokens,
+                model=event.model or "",
+            )
+        elif isinstance(event, ToolUsageStartedEvent):
+            id = self._calls[event.event_id] = f"{event.tool_name}-{len(self._calls) + 1}"
+            yield ToolCall(id=id, name=event.tool_name, arguments=_arguments(event.tool_args))
+        else:
+            id = self._calls.get(event.started_event_id or "", event.tool_name)
+            failed = isinstance(event, ToolUsageErrorEvent) or event.failure is not None
+            result = str(event.error if isinstance(event, ToolUsageErrorEvent) else event.output)
+            yield ToolResult(id=id, name=event.tool_name, result=result, failed=failed)
+
+    def _before_model(self, context: Any) -> None:
+        if self._stopped:
+            raise _Stopped
+
+    def _before_tool(self, context: Any) -> None:
+        """Called before a tool runs. Raises if its result is on record: `_after_tool` returns it."""
+        if self._stopped:
+            raise _Stopped
+        key = self._tools.begin(context.tool_name, context.tool_input)
+        self._replayed[id(context.tool_input)] = key
+        if self._tools.has(key):
+            raise HookAborted("the result of this call is on record")
+
+    def _after_tool(self, context: Any) -> str | None:
+        key = self._replayed.pop(id(context.tool_input), None)
+        if key is None:
+            return None
+        if self._tools.has(key):
+            return str(self._tools.get(key))
+        self._tools.put_in_thread(key, str(context.tool_result))
+        return None
+
+    def answer(self, message: str) -> str:
+        """The answer to a question of `Flow.ask`, if it is known."""
+        for n, (asked, said) in enumerate(self._answered):
+            if asked == message:
+                del self._answered[n]
+                return said
+        raise _Asked(message)
+
+
+_SHOWN = (
+    LLMStreamChunkEvent,
+    LLMCallCompletedEvent,
+    ToolUsageStartedEvent,
+    ToolUsageFinishedEvent,
+    ToolUsageErrorEvent,
+)
+
+
+def _arguments(given: Any) -> Any:
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+# -- questions and state -------------------------------------------------------------------------------------------
+
+
+class _Asks:
+    """Asks the caller where CrewAI would ask on the console."""
+
+    def request_feedback(self, context: Any, flow: Any) -> str:
+        raise HumanFeedbackPending(context)
+
+    def request_input(self, message: str, flow: Any, metadata: dict[str, Any] | None = None) -> str:
+        return _runs.get().answer(message)
+
+
+class _InLog(FlowPersistence):  # type: ignore[misc]
+    """What is known of a flow, for one run. The adapter reads it from the log and writes it there."""
+
+    persistence_type: str = "dragoman"
+    _saved: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def set(self, saved: dict[str, Any]) -> None:
+        self._saved = saved
+
+    def init_db(self) -> None:
+        pass
+
+    def save_state(self, flow_uuid: str, method_name: str, state_data: Any) -> None:
+        pass
+
+    def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._saved.get("state")
+        return found
+
+    def save_pending_feedback(self, flow_uuid: str, context: Any, state_data: Any) -> None:
+        pass
+
+    def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], Any] | None:
+        return self._saved["state"], PendingFeedbackContext.from_dict(self._saved["pending"])
+
+    def clear_pending_feedback(self, flow_uuid: str) -> None:
+        pass
+
+
+def _state_of(flow: Any) -> Any:
+    return plain(flow._copy_and_serialize_state())
+
+
+def _question(context: Any) -> Question:
+    """What a method with `@human_feedback` asks: its message, and what the method returned."""
+    shown = context.method_output
+    text = context.message
+    if isinstance(shown, str) and shown:
+        text = f"{text}\n\n{shown}"
+    details: dict[str, Any] = {"method": context.method_name, "output": context._make_json_safe(shown)}
+    if context.emit:
+        details["outcomes"] = list(context.emit)
+    return Question(id=_FEEDBACK, text=text, details=details)
+
+
+def _feedback_as_json(result: Any) -> dict[str, Any]:
+    safe = PendingFeedbackContext._make_json_safe
+    return {
+        "output": safe(result.output),
+        "feedback": result.feedback,
+        "outcome": result.outcome,
+        "timestamp": result.timestamp.isoformat(),
+        "method_name": str(result.method_name),
+        "metadata": safe(result.metadata),
+    }
+
+
+def _feedback_of(saved: dict[str, Any]) -> Any:
+    return HumanFeedbackResult(**{**saved, "timestamp": datetime.fromisoformat(saved["timestamp"])})
+
+
+def _answer(result: Any, output: Callable[[Any], Any] | None, said: str) -> Iterator[AnyEvent]:
+    """What of the result is the answer and was not sent yet."""
+    if output is not None:
+        found = output(result)
+    elif isinstance(result, HumanFeedbackResult):
+        found = result.output
+    elif hasattr(result, "raw"):  # of a crew, or of an agent
+        structured = getattr(result, "pydantic", None) or getattr(result, "json_dict", None)
+        found = structured if structured is not None else result.raw
+    else:
+        found = result
+    if isinstance(found, str):
+        if found != said:
+            yield Text(text=found, message="output")
+    elif found is not None:
+        yield Data(value=plain(found))
