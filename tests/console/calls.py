@@ -15,8 +15,8 @@ from dragoman.console import calling_modules
 from dragoman.console.access import Access, Viewer
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
-from dragoman.console.outbound import OutboundGuard
 from dragoman.dialects.sse import SseReader
+from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import App
 from dragoman.server.http1.server import HttpServer
 from tests.console.conftest import TOKEN, Operator

@@ -86,7 +86,7 @@ def _target(args: argparse.Namespace) -> tuple[str, Any]:
 
 
 def _guard(args: argparse.Namespace, url: str) -> Any:
-    from dragoman.console.outbound import OutboundGuard
+    from dragoman.push.guard import OutboundGuard
 
     guard = OutboundGuard(allow_private=args.allow_private)
     guard.allow(url)

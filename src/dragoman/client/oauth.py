@@ -26,7 +26,7 @@ import msgspec
 from dragoman.client.authorize import origin_of
 from dragoman.client.credentials import Outgoing
 from dragoman.client.fetch import MAX_DOCUMENT_BYTES
-from dragoman.client.transport.transport import NOT_JSON, NotSent, Transport, read_at_most
+from dragoman.client.transport.transport import NOT_JSON, AddressBlocked, NotSent, Transport, read_at_most
 from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard, OAuthFlow
 
@@ -46,6 +46,10 @@ _OUR_FAULTS = (
     "invalid_target",
 )
 """Errors of a token endpoint that no other subject token would change."""
+
+
+class TokenUnavailable(NotSent):
+    """A token endpoint is away. The agent cannot have seen the request."""
 
 
 class _Token:
@@ -139,13 +143,13 @@ class _Token:
                 finally:
                     await response.close()
         except TimeoutError:
-            raise NotSent(f"{url} gave no token within {_TOKEN_SECONDS:g} s") from None
-        except NotSent:
+            raise TokenUnavailable(f"{url} gave no token within {_TOKEN_SECONDS:g} s") from None
+        except AddressBlocked:
             raise
-        except Unreachable as error:  # the agent, unlike the token endpoint, cannot have seen anything
-            raise NotSent(error.message) from error
+        except Unreachable as error:
+            raise TokenUnavailable(error.message) from error
         if response.status >= 500:
-            raise NotSent(f"{url} answered HTTP {response.status}")
+            raise TokenUnavailable(f"{url} answered HTTP {response.status}")
         try:
             answer = msgspec.json.decode(read, type=dict[str, Any])
         except (msgspec.ValidationError, *NOT_JSON) as error:
@@ -264,7 +268,7 @@ class TokenExchange:
     def _of_subject(self) -> _ExchangedToken:
         subject = self._subject()
         if not subject:
-            raise Unauthenticated("there is no token of the caller to exchange: send a bearer token")
+            raise SubjectRefused("there is no token of the caller to exchange: send a bearer token")
         key = sha256(subject.encode()).digest()
         found = self._exchanged.get(key)
         if found is None:
@@ -274,6 +278,10 @@ class TokenExchange:
             found = self._exchanged[key] = _ExchangedToken(self, subject)
         self._exchanged.move_to_end(key)
         return found
+
+
+class SubjectRefused(Unauthenticated):
+    """There is no token of the subject, or the authorization server does not accept it."""
 
 
 class CannotExchange(A2AError):
@@ -336,7 +344,7 @@ class _ExchangedToken(_Token):
         reason = _describe_error(answer, (*self.secrets, actor))
         if answer.get("error") in _OUR_FAULTS or status == 401:
             return CannotExchange(f"{self.token_url} exchanges no token for us: {reason}")
-        return Unauthenticated(f"{self.token_url} did not accept the caller's token: {reason}")
+        return SubjectRefused(f"{self.token_url} did not accept the caller's token: {reason}")
 
 
 class AuthorizationCode(_Token):

@@ -24,8 +24,8 @@ from dragoman.console.access import (
 )
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
-from dragoman.console.outbound import OutboundGuard
 from dragoman.console.webhooks import Receivers
+from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import Operators
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route

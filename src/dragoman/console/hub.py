@@ -23,7 +23,7 @@ from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, callin
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
 from dragoman.console.api import NO_SCOPE, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
-from dragoman.console.outbound import CONSOLE, OutboundGuard
+from dragoman.console.outbound import CONSOLE
 from dragoman.console.webhooks import Receivers
 from dragoman.errors import InvalidParams
 from dragoman.hub.api.authentication import mounts_by_agent
@@ -33,6 +33,7 @@ from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import A2A, Hub
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.model.ops import Principal, Scope
+from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts

@@ -23,7 +23,7 @@ from dragoman.console.access import OPERATOR
 from dragoman.console.api import Console, ConsoleRequest
 from dragoman.console.findings import FetchedCard, check_card
 from dragoman.console.login import Logins
-from dragoman.console.outbound import OutboundGuard, check_url, connect_elsewhere
+from dragoman.console.outbound import check_url, connect_elsewhere
 from dragoman.console.redact import redact, redact_text
 from dragoman.console.talk import describe_choice
 from dragoman.dialects.cards import era_of
@@ -33,6 +33,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Call, SubscribeToTask
 from dragoman.model.task import Task
+from dragoman.push.guard import OutboundGuard
 from dragoman.server.routes import Route, RouteList
 
 INSPECT_SECONDS = 60.0

@@ -7,8 +7,7 @@ credentials that the operator gave for that origin, and only at public addresses
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace as replace_field
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,14 +17,13 @@ from msgspec.structs import replace
 from dragoman.client import AgentCache, Client, Policy, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.transport.asgi import AsgiTransport
-from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.tap import Tap
-from dragoman.client.transport.transport import NotSent, Transport
+from dragoman.client.transport.transport import NotSent
 from dragoman.console.api import NotFound
 from dragoman.errors import InvalidParams, UnsupportedOperation
 from dragoman.model.card import GRPC
 from dragoman.model.ops import Batch, Call, Principal, Request, Scope, SendMessage, Service, SubscribeToTask
-from dragoman.push.guard import Guard
+from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import App
 from dragoman.server.mount import Mount
 
@@ -34,38 +32,6 @@ CONSOLE = Principal(id="dragoman:console")
 LOCAL = "http://localhost"
 CALLS = Policy(attempts=3, patience=60.0)
 """An operator looks on: better a quick error than many retries."""
-
-
-class OutboundGuard:
-    """Allows public addresses, those that the operator named (`host:port`), and all if `allow_private`."""
-
-    def __init__(self, *, allow_private: bool = False, named: Iterable[str] = ()) -> None:
-        self._anywhere = Guard(allow_private=True)
-        self._public = Guard(http=True)
-        self._allow_private = allow_private
-        self._named = set(named)
-
-    def allow(self, url: str) -> None:
-        """The operator named this URL on the command line: its host and port may be private."""
-        parts = urlsplit(url)
-        if parts.hostname:
-            self._named.add(
-                f"{parts.hostname.lower()}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-            )
-
-    async def dial(self, host: str, port: int) -> socket.socket:
-        return await self._guard(host, port).dial(host, port)
-
-    async def addresses(self, host: str, port: int) -> Sequence[str]:
-        return await self._guard(host, port).addresses(host, port)
-
-    def _guard(self, host: str, port: int) -> Guard:
-        named = f"{host.lower()}:{port}" in self._named
-        return self._anywhere if self._allow_private or named else self._public
-
-    def transport(self) -> Transport:
-        """A transport without credentials, for logging in."""
-        return HttpTransport(dial=self.dial)
 
 
 class ActingService:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
-from dragoman.client.transport.network import AddressRefused
+from dragoman.client.transport.network import AddressRefused, HttpTransport
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host."""
@@ -139,6 +139,39 @@ class Guard:
         if not (self._allow_private or is_public(address) or _is_in(address, self._trust)):
             raise AddressRefused("its host is not on the internet")
         return address
+
+
+class OutboundGuard:
+    """For clients of agents elsewhere: allows public addresses, those that the operator named (`host:port`), and all if
+    `allow_private`."""
+
+    def __init__(self, *, allow_private: bool = False, named: Iterable[str] = ()) -> None:
+        self._anywhere = Guard(allow_private=True)
+        self._public = Guard(http=True)
+        self._allow_private = allow_private
+        self._named = set(named)
+
+    def allow(self, url: str) -> None:
+        """The operator named this URL: its host and port may be private."""
+        parts = urlsplit(url)
+        if parts.hostname:
+            self._named.add(
+                f"{parts.hostname.lower()}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            )
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        return await self._guard(host, port).dial(host, port)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        return await self._guard(host, port).addresses(host, port)
+
+    def _guard(self, host: str, port: int) -> Guard:
+        named = f"{host.lower()}:{port}" in self._named
+        return self._anywhere if self._allow_private or named else self._public
+
+    def transport(self) -> HttpTransport:
+        """A transport without credentials, for logging in."""
+        return HttpTransport(dial=self.dial)
 
 
 def _split(url: str) -> SplitResult:
