@@ -135,8 +135,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),
-    "mcp": ("mcp.connection", "mcp.http"),
+    "mcp": ("mcp", "cli.mcp"),
     "httpx2": ("mcp.http",),
+    "jsonschema": ("mcp",),
     "xllamacpp": ("hub.models.embedded",),
 }
 """Optional libraries, and the modules that are there for them."""

@@ -27,6 +27,7 @@ VERBS = (
     "inspect",
     "send",
     "chat",
+    "mcp",
     "tasks",
     "task",
     "keys",
@@ -52,6 +53,7 @@ Agents that talk A2A, in every version of it, and keep their tasks when the proc
   dragoman card get http://127.0.0.1:8000 print an agent's card
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
   dragoman inspect http://127.0.0.1:8000  look at an agent in a browser
+  dragoman mcp install claude-code URL    use an agent as tools of Claude Code and other MCP clients
 
   dragoman init                           create a hub: many tenants, many agents
   dragoman hub                            serve the hub

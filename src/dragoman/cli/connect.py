@@ -49,6 +49,24 @@ def add_agent_options(parser: argparse.ArgumentParser, *more: str) -> None:
         help="the agent: a URL, a file with a card, or a name in dragoman.toml",
     )
     parser.add_argument("-a", "--agent-card", metavar="AGENT", help="the agent, if it is not the first word")
+    add_connection_options(parser)
+    parser.add_argument(
+        "--timeout", type=duration, metavar="TIME", help="stop after this time in total: 30, 500ms, 2m"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        help="text: one field per line; json: A2A's own form (default: for people)",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="-o json")
+    parser.add_argument("--debug", action="store_true", help="log to standard error how the agent is reached")
+    parser.set_defaults(refuse=parser.error)
+    allow_intermixed(parser)
+
+
+def add_connection_options(parser: argparse._ActionsContainer) -> None:
+    """How to reach an agent and what to show to it, for `connect_options`."""
     parser.add_argument(
         "--auth",
         metavar="SECRET",
@@ -87,19 +105,6 @@ def add_agent_options(parser: argparse.ArgumentParser, *more: str) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="accept any server certificate; only for development"
     )
-    parser.add_argument(
-        "--timeout", type=duration, metavar="TIME", help="stop after this time in total: 30, 500ms, 2m"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        help="text: one field per line; json: A2A's own form (default: for people)",
-    )
-    parser.add_argument("--json", action="store_const", const="json", dest="output", help="-o json")
-    parser.add_argument("--debug", action="store_true", help="log to standard error how the agent is reached")
-    parser.set_defaults(refuse=parser.error)
-    allow_intermixed(parser)
 
 
 def parse_agent(args: argparse.Namespace, *names: str) -> list[str]:

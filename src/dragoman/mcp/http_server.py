@@ -1,0 +1,164 @@
+"""An agent's MCP server over streamable HTTP, as an ASGI application.
+
+Who may call is decided here: anybody on this machine, callers with a token, or callers with credentials of their own that
+the agent checks (`forward`). A session belongs to the credentials that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+
+from dragoman.mcp.server import AgentServer
+from dragoman.server.exchange import DIRECT
+
+PATH = "/mcp"
+MAX_BODY = 24 << 20
+"""Bytes of a request: a file of 16 MiB in base64 fits."""
+MAX_SESSIONS = 1_000
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_STOP_SECONDS = 5.0
+
+
+def forward_headers(names: Sequence[str]) -> Any:
+    """A function that takes the headers with these names out of a request."""
+
+    def take(headers: Mapping[str, str]) -> dict[str, str]:
+        return {name: headers[name] for name in names if name in headers}
+
+    return take
+
+
+class HttpEndpoint:
+    """The ASGI application. `start` it and `stop` it, or let the lifespan do so.
+
+    `token`: callers show this one. `forward`: callers show something in one of these headers, and the agent decides. Without
+    both, whoever reaches the port may call, so pages in a browser are kept out by what they say of themselves (`Host`, `Origin`).
+    """
+
+    def __init__(
+        self, agent: AgentServer, *, token: str = "", forward: Sequence[str] = (), path: str = PATH
+    ) -> None:
+        self._agent, self._token, self._forward, self._path = agent, token, tuple(forward), path
+        protected = bool(token or forward)
+        self._sessions: Any = StreamableHTTPSessionManager(
+            app=agent.server,
+            max_request_body_size=MAX_BODY,
+            max_sessions=MAX_SESSIONS,
+            security_settings=None if protected else _only_this_machine(),
+        )
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._begun: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """The library's task group has to be opened and closed by one task."""
+        if self._running is None:
+            self._begun = asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run(self._begun))
+        assert self._begun is not None
+        await asyncio.shield(self._begun)
+
+    async def _run(self, begun: asyncio.Future[None]) -> None:
+        async with self._sessions.run():
+            begun.set_result(None)
+            await self._stop.wait()
+
+    async def stop(self) -> None:
+        """End all sessions. Tasks go on at the agent."""
+        self._agent.stopping = True
+        self._stop.set()
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=_STOP_SECONDS)
+        await self._agent.close()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["path"] == "/healthz":
+            await _respond(send, 200, b'{"status":"ok"}')
+        elif scope["path"].rstrip("/") != self._path:
+            await _respond(send, 404, b'{"error":"the MCP server is at %s"}' % self._path.encode())
+        elif (user := self._user(scope)) is False:
+            await _respond(
+                send, 401, b'{"error":"credentials are missing or wrong"}', (b"www-authenticate", b"Bearer")
+            )
+        else:
+            await self.handle(scope, receive, send, user)
+
+    async def handle(self, scope: Any, receive: Any, send: Any, user: str = "") -> None:
+        """Serve a request of a caller who may call. `user` tells callers apart: sessions belong to one."""
+        await self.start()
+        if user:
+            who = AuthenticatedUser(AccessToken(token="-", client_id=user, scopes=[]))
+            scope = {**scope, "user": who}
+        await self._sessions.handle_request(scope, _with_disconnects(scope, receive), send)
+
+    def _user(self, scope: Any) -> Any:
+        """What tells this caller from others; False if it may not call."""
+        headers: dict[str, bytes] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), value)
+        if self._token:
+            scheme, _, shown = headers.get("authorization", b"").partition(b" ")
+            good = hmac.compare_digest(shown.strip(), self._token.encode())
+            return "token" if good and scheme.lower() == b"bearer" else False
+        if self._forward:
+            shown = b"\0".join(headers.get(name, b"") for name in self._forward)
+            return identify(shown) if shown.strip(b"\0") else False
+        return ""
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:
+        await receive()
+        await self.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _with_disconnects(scope: Any, receive: Any) -> Any:
+    """Tell our HTTP server to report a client that leaves at once: leaving cancels the call."""
+    direct = (scope.get("extensions") or {}).get(DIRECT)
+    if direct is None:
+        return receive
+    whole = False
+
+    async def receive_or_notice() -> Any:
+        nonlocal whole
+        if whole:
+            direct.mark_slow()
+        message = await receive()
+        whole = message["type"] == "http.request" and not message.get("more_body", False)
+        return message
+
+    return receive_or_notice
+
+
+def identify(credentials: bytes) -> str:
+    """A name for who shows these credentials, which does not show them."""
+    return hashlib.sha256(credentials).hexdigest()
+
+
+def _only_this_machine() -> Any:
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[*_LOOPBACK, *(f"{host}:*" for host in _LOOPBACK)],
+        allowed_origins=[f"http://{host}:*" for host in _LOOPBACK],
+    )
+
+
+async def _respond(send: Any, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
