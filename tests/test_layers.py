@@ -2,7 +2,7 @@
 
     cli                                  wires everything; nobody imports it
        console                           all below
-       hub                               all below
+       hub  bridge                       all below, not each other
        mcp                               agent server client engine observe auth
        server.application .runtime       put a server together, and run it: all below but the hub
        adapters                          executor agent engine client dialects
@@ -48,6 +48,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "executor": ("agent", "engine", "model", "errors"),
     "adapters": ("agent", "executor", "engine", "client", "dialects", "model", "errors"),
     "mcp": ("agent", "server", "client", "engine", "observe", "auth", "model", "errors"),
+    "bridge": (
+        "agent",
+        "server",
+        "client",
+        "engine",
+        "observe",
+        "stores",
+        "buses",
+        "push",
+        "dialects",
+        "auth",
+        "model",
+        "errors",
+    ),
     "hub": (
         "mcp",
         "agent",

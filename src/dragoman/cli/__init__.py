@@ -21,6 +21,7 @@ from dragoman.observe.terminal import sanitize
 VERBS = (
     "serve",
     "dev",
+    "bridge",
     "new",
     "port",
     "card",
@@ -55,6 +56,7 @@ Agents that talk A2A, in every version of it, and keep their tasks when the proc
   dragoman inspect http://127.0.0.1:8000  look at an agent in a browser
   dragoman mcp install claude-code URL    use an agent as tools of Claude Code and other MCP clients
 
+  dragoman bridge http://crew:9000        an agent elsewhere in all versions of A2A, with its tasks kept here
   dragoman init                           create a hub: many tenants, many agents
   dragoman hub                            serve the hub
 """

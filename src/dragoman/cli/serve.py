@@ -6,12 +6,15 @@ import argparse
 import os
 from collections.abc import Callable
 from ipaddress import ip_network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.buses import open_bus
 from dragoman.cli.arguments import add_limits, count, number, positive_number, read_limits
 from dragoman.server.cors import Cors
 from dragoman.stores import default_store, open_store
+
+if TYPE_CHECKING:
+    from dragoman.server.options import ServeOptions
 
 EPILOG = """\
 FILE is a Python file that creates an Agent. FILE:name serves only the agent with this name. A file of a package is imported as
@@ -40,6 +43,12 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
+    add_server_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a server, for every command that runs one."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument(
         "--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)"
@@ -199,7 +208,6 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
     )
-    parser.set_defaults(run=run)
 
 
 def add_console(parser: argparse.ArgumentParser) -> None:
@@ -267,13 +275,20 @@ def _network(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     from dragoman.cli.load import load
-    from dragoman.observe.limit import Quota
     from dragoman.observe.logs import configure
     from dragoman.server.runtime import serve
 
     configure(args.log_level, lines=args.log)
-    serve(
-        *load(*args.files),
+    serve(*load(*args.files), **read_server_options(args))
+    return 0
+
+
+def read_server_options(args: argparse.Namespace) -> ServeOptions:
+    """The options of `add_server_options`, for `serve`."""
+    from dragoman.observe.limit import Quota
+    from dragoman.server.options import ServeOptions
+
+    return ServeOptions(
         host=args.host,
         port=args.port,
         store=args.store,
@@ -317,7 +332,6 @@ def run(args: argparse.Namespace) -> int:
         insecure=args.insecure,
         console=_console(args),
     )
-    return 0
 
 
 def _console(args: argparse.Namespace) -> Any:

@@ -38,6 +38,7 @@ from dragoman.model.ops import (
     CreatePushConfig,
     GetTask,
     Request,
+    ResumeTask,
     SendMessage,
     StreamResponse,
     SubscribeToTask,
@@ -120,6 +121,8 @@ class ResumableStream:
         self._sends = isinstance(request, SendMessage)
         self._streams = streams
         self._events = LazyFold(request.id if isinstance(request, SubscribeToTask) else "")
+        if isinstance(request, ResumeTask):
+            self._events.add(request.known)
         self._statuses: deque[TaskStatus] = deque(maxlen=_MAX_STATUSES)
         self._after = call.after
         self._asked = False
@@ -147,6 +150,8 @@ class ResumableStream:
 
     async def read(self) -> AsyncGenerator[Batch]:
         request = self._request
+        if isinstance(request, ResumeTask):
+            request = SubscribeToTask(id=request.id, tenant=request.tenant)
         fallback = self._send_and_poll if self._sends and not self._streams else None
         failures, lost_at = 0, time.monotonic()
         while fallback is None:

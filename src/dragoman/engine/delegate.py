@@ -146,7 +146,7 @@ async def delegate(
     while True:
         try:
             service, scope = await peers.find(peer, record.scope)
-            call = _make_call(record, scope, key, trace, extensions)
+            call = make_call(record, scope, key, trace, extensions)
             async with aclosing(_events(record, service, call, request, key, peer)) as events:
                 async for event in events:
                     attempt, since = 0, time.monotonic()
@@ -154,7 +154,7 @@ async def delegate(
             return
         except A2AError as error:
             attempt += 1
-            seconds = _seconds_to_wait(error, attempt)
+            seconds = seconds_to_wait(error, attempt)
             left = wait - (time.monotonic() - since)
             if (deadline := record.mail.deadline) is not None:
                 left = min(left, deadline - time.time())
@@ -169,7 +169,7 @@ async def delegate(
             await asyncio.sleep(seconds)
 
 
-def _seconds_to_wait(error: A2AError, attempt: int) -> float | None:
+def seconds_to_wait(error: A2AError, attempt: int) -> float | None:
     """How long to wait for a peer that may be restarting, or is full. None: do not wait."""
     if isinstance(error, Unreachable) and error.may_be_restarting:
         seconds: float = min(0.1 * 2 ** (attempt - 1), 2.0)
@@ -177,7 +177,7 @@ def _seconds_to_wait(error: A2AError, attempt: int) -> float | None:
     return error.retry_after if isinstance(error, Unavailable | RateLimited) else None
 
 
-def _make_call(
+def make_call(
     record: Recorded, scope: Scope, key: str, trace: dict[str, str], extensions: Sequence[str] = ()
 ) -> Call:
     """A call on behalf of whoever began the turn. Raises `Unavailable` if too many agents call one another in a row.
@@ -233,7 +233,7 @@ async def _events(
                     break  # the stream may stay open until somebody grants it
     except (asyncio.CancelledError, GeneratorExit):
         if child is not None and record.cancelled:
-            await _cancel(service, call, child)
+            await cancel_child(service, call, child)
         raise
     outcome = Outcome(message=fold.message) if fold.message is not None else Outcome(task=fold.task)
     if outcome.task is None and outcome.message is None:
@@ -279,7 +279,7 @@ async def cancel_children(peers: Peers, snapshot: Snapshot) -> None:
                 mail = snapshot.canceling or snapshot.mails[0][1]
                 who = mail.principal
                 call = Call(scope=scope, principal=Principal(id=who, tenant=scope.tenant))
-                await _cancel(service, call, child)
+                await cancel_child(service, call, child)
 
     await asyncio.gather(*(one(child) for child in _unfinished(snapshot)))
 
@@ -320,7 +320,7 @@ def _is_finished(snapshot: Snapshot, key: str) -> bool:
     return result.task is None or not result.task.state.interrupted
 
 
-async def _cancel(service: Service, call: Call, child: Child) -> None:
+async def cancel_child(service: Service, call: Call, child: Child) -> None:
     """Cancel the peer's task; bounded in time, because we are being cancelled ourselves."""
     with suppress(A2AError, TimeoutError):
         async with asyncio.timeout(PEER_SECONDS):

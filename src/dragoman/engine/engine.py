@@ -329,6 +329,8 @@ class Engine:
         log = self._store.scope(call.scope)
         context = request.message.context_id or new_id()
         mail = _mail(call, request, task, context, reply=reply)
+        if request.message.context_id:
+            mail = replace(mail, names_context=True)
         webhook = _for_task(webhook, task) if webhook else None
         if waits and node and not call.idempotency_key:
             begun = log.begin(task, context, mail, node=node, webhook=webhook)

@@ -47,6 +47,8 @@ class Mail(Wire, frozen=True, kw_only=True):
     reply: bool = False
     """The answer may be a bare Message: peers see no task until it does what only a task can do."""
     at: str = ""
+    names_context: bool = False
+    """Its sender named the context of a new task. Otherwise the context is new, too."""
     copy_of: str = ""
     """Of the first message of a copy: the task whose log was copied (`fork.py`)."""
     copied: int = 0
@@ -109,6 +111,10 @@ class Child(Wire, frozen=True, kw_only=True):
     key: str
     peer: str
     task: str
+    context: str = ""
+    """The context of the task there."""
+    after: int = 0
+    """The number of the first event there, if the peer can repeat its events from that on."""
 
 
 class Note(Wire, frozen=True, kw_only=True):
@@ -293,7 +299,7 @@ class Snapshot:
     """
 
     __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
-                 "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
+                 "delegated", "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
                  "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "version")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
@@ -328,6 +334,8 @@ class Snapshot:
         """The status updates of the running turn that its function made, in order."""
         self.steps: dict[str, Step] = {}
         self.children: dict[str, Child] = {}
+        self.delegated: dict[str, Child] = {}
+        """The last delegation to each peer, of all turns."""
         self.notes: list[Note] = []
         """The notes of the running turn, in order."""
         self.version = ""
@@ -438,6 +446,7 @@ class Snapshot:
         new.history, new.artifacts = self.history[:], self.artifacts.copy()
         new.status_updates, new.notes = self.status_updates[:], self.notes[:]
         new.steps, new.children = self.steps.copy(), self.children.copy()
+        new.delegated = self.delegated
         new.usage, new.used = self.usage and self.usage[:], self.used
         new.version = self.version
         return new
@@ -501,6 +510,7 @@ class Snapshot:
             self.read = max(self.read, body.mail)
         elif kind == "child":
             self.children[body.key] = body
+            self.delegated = {**self.delegated, body.peer: body}
         elif kind == "note":
             self.notes.append(body)
         elif kind == "usage":

@@ -102,6 +102,12 @@ class SubscribeToTask(Request, frozen=True, kw_only=True):
     id: str
 
 
+class ResumeTask(SubscribeToTask, frozen=True, kw_only=True):
+    """`SubscribeToTask` by a reader that has `known` already: a client passes on only what is new. Not on any wire."""
+
+    known: Task
+
+
 class CreatePushConfig(Request, frozen=True, kw_only=True):
     """-> PushConfig, with an id"""
 

@@ -72,7 +72,10 @@ class LimitedService:
         unfinished: Callable[[Scope], Awaitable[int]],
         usage: CallerUsage | None = None,
         shared: SharedQuota | None = None,
+        agent: str = "",
     ) -> None:
+        """`agent`: the limits of callers are for this agent only. Its callers are counted by themselves."""
+        self._own = (agent,) if agent else ()
         self._service, self._quota = service, quota
         self._unfinished = unfinished
         self._usage = usage or CallerUsage()
@@ -113,21 +116,21 @@ class LimitedService:
             ("agent", scope.agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency),
         ):
             if concurrency is not None:
-                key = shared.key("slots", whose, scope.tenant, name)
+                key = shared.key("slots", whose, scope.tenant, name, *self._own)
                 if not await shared.enter(key, concurrency):
                     raise RateLimited(
                         f"this {whose} already has {concurrency} operations under way", retry_after=1
                     )
                 entered.callback(shared.leave, key)
             if rate is not None:
-                key = shared.key("rate", whose, scope.tenant, name)
+                key = shared.key("rate", whose, scope.tenant, name, *self._own)
                 if (wait := await shared.take(key, rate, burst)) > 0:
                     raise _too_many(whose, wait)
 
     def _admit(self, call: Call) -> tuple[int, ...]:
         """Raise `RateLimited`, or return the slots that the operation occupies until `_leave`."""
         quota, scope, usage = self._quota, call.scope, self._usage
-        caller = usage.slot(("caller", scope.tenant, scope.owner))
+        caller = usage.slot(("caller", scope.tenant, scope.owner, *self._own))
         agent = usage.slot(("agent", scope.tenant, scope.agent))
         _check(usage, caller, quota.rate, quota.burst, quota.concurrency, "caller")
         _check(usage, agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency, "agent")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,12 +21,12 @@ from dragoman.buses import open_bus
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import Store
+from dragoman.engine.protocols import Peers, Store
 from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Service
+from dragoman.model.ops import Scope, Service
 from dragoman.model.options import check_options
 from dragoman.observe.instrument import (
     Instrumentation,
@@ -36,6 +37,7 @@ from dragoman.observe.instrument import (
 from dragoman.observe.limit import LimitedService, Quota, open_shared_quota
 from dragoman.observe.metrics import Metrics
 from dragoman.observe.shared_memory import SharedCounters
+from dragoman.observe.shared_quota import SharedQuota
 from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.push.sender import open_push_sender
 from dragoman.server.app import App
@@ -43,7 +45,7 @@ from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount
-from dragoman.server.options import AppOptions, ServerConsole, ServerParts
+from dragoman.server.options import AppOptions, Bridged, ServerConsole, ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import default_store_of_app, open_store
@@ -81,6 +83,7 @@ def application(
     audit: bool = True,
     tracer: Tracer | None = None,
     console: ServerConsole | None = None,
+    bridged: Mapping[str, Bridged] | None = None,
     **engine: Unpack[NodeOptions],
 ) -> App:
     """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
@@ -99,6 +102,7 @@ def application(
     `metrics`: serve /metrics, to this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
     `console`: pages and an API for operators at /console (`dragoman.console`).
+    `bridged`: by its id, how an agent that stands for another one is served (`dragoman.bridge`).
     """
     if not agents:
         raise ValueError("there is no agent to serve")
@@ -106,7 +110,7 @@ def application(
     store = store or default_store_of_app()
     if not path.startswith("/") or (path != "/" and len(agents) > 1):
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
-    by_id = AgentsById(agents)
+    by_id, bridged = AgentsById(agents), bridged or {}
     ring, fetch = _ring(keys, public_url), Fetcher()
     opened, told = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
@@ -125,7 +129,7 @@ def application(
         opened,
         told,
         by_id.find,
-        peers=ConnectedPeers(credentials=peer_credentials),
+        peers=_Peers(ConnectedPeers(credentials=peer_credentials), bridged),
         push=messenger,
         observer=instruments,
         queue=quota.queue,
@@ -133,22 +137,50 @@ def application(
         **engine,
     )
     limited: Service = ExtendedService(service, by_id.find) if any(a.extensions for a in agents) else service
-    shared_quota = open_shared_quota(quota, opened)
-    if quota.limits_callers:
-        limited = LimitedService(
-            limited,
-            quota,
-            unfinished=lambda scope: opened.scope(scope).unfinished(),
-            usage=shared_counters.usage if shared_counters else None,
-            shared=shared_quota,
-        )
-    instrumented = InstrumentedService(limited, instruments)
+    shared_quota, own_quotas = open_shared_quota(quota, opened), list[SharedQuota]()
+
+    def observe(service: Service, quota: Quota, shared: SharedQuota | None, agent: str = "") -> Service:
+        if quota.limits_callers:
+            service = LimitedService(
+                service,
+                quota,
+                unfinished=lambda scope: opened.scope(scope).unfinished(),
+                usage=shared_counters.usage if shared_counters else None,
+                shared=shared,
+                agent=agent,
+            )
+        return InstrumentedService(service, instruments)
+
+    def card_of(agent: Agent) -> AgentCard:
+        bridge = bridged.get(agent.id)
+        card = agent.card if bridge is None or bridge.card is None else bridge.card()
+        return card if push or (bridge is not None and bridge.service) else _without_push(card)
+
+    common = observe(limited, quota, shared_quota)
+
+    def service_of(agent: Agent) -> Service:
+        if (bridge := bridged.get(agent.id)) is None or (bridge.service is None and bridge.quota is None):
+            return common
+        answers = bridge.service or limited
+        if bridge.quota is None:
+            return observe(answers, quota, shared_quota)
+        own = open_shared_quota(bridge.quota, opened)
+        if own is not None:
+            own_quotas.append(own)
+        return observe(answers, bridge.quota, own, agent.id)
+
+    def path_of(agent: Agent) -> str:
+        if (bridge := bridged.get(agent.id)) is not None:
+            return bridge.path
+        return path if len(agents) == 1 else f"/{agent.id}"
+
     mounts = [
         Mount(
-            service=instrumented,
-            card=lambda agent=agent: agent.card if push else _without_push(agent.card),  # type: ignore[misc]
+            service=service_of(agent),
+            card=partial(card_of, agent),
             agent=agent.id,
-            path=path if len(agents) == 1 else f"/{agent.id}",
+            path=path_of(agent),
+            deduplicates=bridged[agent.id].deduplicates if agent.id in bridged else None,
             versions=agent.versions,
             authenticator=InstrumentedAuth(
                 AgentAuthenticator(agent.auth, realm=agent.id, fetch=fetch), agent.id, instruments
@@ -190,6 +222,8 @@ def application(
     watch: list[asyncio.Task[None]] = []
 
     async def start() -> None:
+        for bridge in bridged.values():
+            await bridge.open()
         await service.start(retain=retain, retain_unfinished=retain_unfinished)
         if shared_counters is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
@@ -198,9 +232,12 @@ def application(
         for task in watch:
             task.cancel()
         instruments.close()
-        if shared_quota is not None:
-            await shared_quota.close()
+        for each in (shared_quota, *own_quotas):
+            if each is not None:
+                await each.close()
         await service.stop(drain)
+        for bridge in bridged.values():
+            await bridge.close()
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
@@ -236,6 +273,22 @@ def application(
         busy=lambda: service.waits_for(drain),
         persistent=opened.persistent,
     )
+
+
+class _Peers:
+    """The agents that agents here call: those behind a bridge by name, all others as `peers` finds them."""
+
+    def __init__(self, peers: Peers, bridged: Mapping[str, Bridged]) -> None:
+        self._peers = peers
+        self._upstreams = {each.peer: each.upstream for each in bridged.values()}
+
+    async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
+        if (upstream := self._upstreams.get(name)) is not None:
+            return upstream, scope
+        return await self._peers.find(name, scope)
+
+    async def close(self) -> None:
+        await self._peers.close()
 
 
 def readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:

@@ -84,14 +84,19 @@ class Cards:
                 dialect = select.before_body(exchange.version(), allowed=mount.versions)
                 await _refuse(exchange, mount, error, dialect)
                 return
-        card, since = self._current(mount)
+        try:
+            card, since = self._current(mount)
+        except A2AError as error:  # a bridge that has not reached the agent yet
+            dialect = select.before_body(exchange.version(), allowed=mount.versions)
+            await _refuse(exchange, mount, error, dialect)
+            return
         pure = mount.versions == ("1.0",) or (
             exchange.path.endswith(WELL_KNOWN) and cards.version_of(exchange.version()).startswith("1.")
         )
         document = self._document(exchange, mount, card, pure)
         headers = (
             *(self._private if mount.private else self._headers),
-            (b"dragoman", b"1"),
+            *mount.marks,
             (b"etag", document.etag),
             (b"last-modified", formatdate(since, usegmt=True).encode()),
         )

@@ -43,7 +43,7 @@ from dragoman.server.exchange import TooSlow
 from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
-from dragoman.server.pipeline import OURS, Parsed, collect, handle
+from dragoman.server.pipeline import Parsed, collect, handle
 from dragoman.server.sse import pauses_of
 
 T = TypeVar("T")
@@ -362,7 +362,7 @@ class _GrpcCall:
         version = self._codec.version
         trailers: list[tuple[str, str | bytes]] = [(DETAILS, write_status(error, version))]
         if self.mount is not UNKNOWN:
-            trailers += _pairs((OURS, *self.mount.refusal(error, error.http)))
+            trailers += _pairs((*self.mount.marks, *self.mount.refusal(error, error.http)))
         code = getattr(grpc.StatusCode, error.grpc)
         self.aborted = True
         await self._context.abort(code, status_message(error, version), tuple(trailers))

@@ -51,6 +51,9 @@ class Mount:
     private: bool = False
     """The card is for authenticated callers only."""
     signer: Signer | None = None
+    deduplicates: Callable[[], bool] | None = None
+    """False: a repeated `Idempotency-Key` is not recognised and events have no numbers, so clients are not told that they
+    are. None: always true."""
     methods: frozenset[str] = frozenset()
     """Methods that extensions of the agent add."""
     dialects: tuple[str, ...] | None = field(init=False)
@@ -77,6 +80,11 @@ class Mount:
             return card
         return replace(card, signatures=tuple(self.signer.sign(cards.write_card(card, "1.0"))))
 
+    @property
+    def marks(self) -> Sequence[Header]:
+        """Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
+        return _MARKED if self.deduplicates is None or self.deduplicates() else ()
+
     def refusal(self, error: A2AError, status: int) -> Sequence[Header]:
         """The headers of a refusal: `WWW-Authenticate` and `Retry-After`."""
         headers: list[Header] = []
@@ -94,6 +102,8 @@ class Mount:
         return headers
 
 
+OURS: Header = (b"dragoman", b"1")
+_MARKED: Sequence[Header] = (OURS,)
 ANONYMOUS = Principal()
 RETRY_SECONDS = 1.0
 """`Retry-After` of `Unavailable`, where the error does not say."""

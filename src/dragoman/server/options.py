@@ -15,7 +15,8 @@ from dragoman.auth.keys import KeyRing
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Audit, Bus, Store
 from dragoman.engine.runner import NodeOptions
-from dragoman.model.ops import Scope
+from dragoman.model.card import AgentCard
+from dragoman.model.ops import Scope, Service
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
@@ -42,6 +43,27 @@ class ServerParts:
     """Webhooks are called."""
     admit: Callable[[Scope, str], AbstractContextManager[None]] | None = None
     """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridged:
+    """How an agent of a bridge is served (`dragoman.bridge`)."""
+
+    path: str
+    peer: str
+    """The name of the agent behind it, in the records of tasks."""
+    upstream: Service
+    """The agent behind it."""
+    service: Service | None = None
+    """Answers its calls. None: the engine does, and keeps its tasks."""
+    card: Callable[[], AgentCard] | None = None
+    """The card to publish. Raises `Unavailable` while it is not known."""
+    deduplicates: Callable[[], bool] | None = None
+    """True if repeated keys and the numbers of events are honoured, as a server of ours does."""
+    quota: Quota | None = None
+    """Limits in place of those of the server."""
+    open: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]]
 
 
 class ServerConsole(Protocol):
@@ -84,6 +106,7 @@ class AppOptions(NodeOptions, total=False):
     audit: bool
     tracer: Tracer | None
     console: ServerConsole | None
+    bridged: Mapping[str, Bridged] | None
 
 
 class ServeOptions(AppOptions, total=False):

@@ -50,9 +50,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[Exchange, Mount], Awaitable[None]]
 
-OURS: Header = (b"dragoman", b"1")
-"""Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
-_ONLY_OURS: Sequence[Header] = (OURS,)
 NOT_SHARED: Header = (b"cache-control", b"private, no-cache")
 """Of an extended card, which is for one caller."""
 MAX_IDEMPOTENCY_KEY = 256
@@ -161,7 +158,7 @@ async def handle(bound: BoundCall) -> None:
         call = call_of(bound.head, mount, bound.principal, dialect)
         if request.tenant:
             check_tenant(call, request)
-        headers = _extensions(mount, dialect, call) if call.extensions else _ONLY_OURS
+        headers = _extensions(mount, dialect, call) if call.extensions else mount.marks
         if op.streams:
             await bound.send_stream(parsed, mount.service.stream(call, request), headers)  # type: ignore[arg-type]
         elif op is EXTENDED_CARD:
@@ -199,7 +196,7 @@ def _extensions(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
     """The extensions that are active: those that the caller asked for and the agent has."""
     known = {extension.uri for extension in mount.current_card().capabilities.extensions}
     active = ", ".join(uri for uri in call.extensions if uri in known)
-    return (OURS, (dialect.extensions_header, active.encode("latin-1"))) if active else _ONLY_OURS
+    return (*mount.marks, (dialect.extensions_header, active.encode("latin-1"))) if active else mount.marks
 
 
 def read_extension_call(method: str, params: bytes) -> ExtensionCall:
@@ -347,7 +344,7 @@ class HttpCall:
         return with_interfaces(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
 
     async def respond_error(self, error: A2AError, status: int, body: bytes, kind: Header) -> None:
-        headers = (kind, OURS, *self.mount.refusal(error, status))
+        headers = (kind, *self.mount.marks, *self.mount.refusal(error, status))
         try:
             await self.exchange.respond(status, body, headers)
         except Disconnected:

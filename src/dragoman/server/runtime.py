@@ -28,7 +28,7 @@ from dragoman.server.address import Address
 from dragoman.server.app import App
 from dragoman.server.application import application, signing_keys
 from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
-from dragoman.server.options import AppOptions, ServeOptions
+from dragoman.server.options import AppOptions, Bridged, ServeOptions
 from dragoman.server.tls import ServerTls
 from dragoman.server.workers import stop_signals, supervise
 from dragoman.stores import NewerDatabase, default_store, open_store
@@ -83,7 +83,7 @@ def serve(
     if (console := options.get("console")) is not None:
         public_url = options.get("public_url", "")
         lines += console.prepare(host=host, url=url, store=store, public_url=public_url, tls=tls is not None)
-    (announce or _announce(agents, grpc, say=say))(url)
+    (announce or _announce(agents, grpc, options.get("bridged") or {}, say=say))(url)
     for line in lines:
         say(line)
     if workers > 1:
@@ -235,11 +235,13 @@ def _return_large_blocks() -> None:
 
 
 def _announce(
-    agents: Sequence[Agent], grpc: str = "", *, say: Callable[[str], None]
+    agents: Sequence[Agent], grpc: str, bridged: Mapping[str, Bridged], *, say: Callable[[str], None]
 ) -> Callable[[str], None]:
     def announce(url: str) -> None:
         for agent in agents:
             path = "/" if len(agents) == 1 else f"/{agent.id}"
+            if (bridge := bridged.get(agent.id)) is not None:
+                path = bridge.path
             say(f"{agent.name}: {url}{path}")
         if grpc:
             say(f"gRPC: {grpc}")

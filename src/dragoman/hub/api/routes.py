@@ -10,8 +10,7 @@ from dragoman.hub.errors import NotFound
 from dragoman.hub.tenants.tenants import Tenant
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
-from dragoman.server.mount import Header
-from dragoman.server.pipeline import OURS
+from dragoman.server.mount import OURS, Header
 from dragoman.server.routes import (
     HEAD_OF_STREAM,
     MAX_STRINGS,

@@ -1,0 +1,116 @@
+"""Mode `pass`: calls go to the agent as they are, and its answers come back. Nothing is kept here.
+
+Tasks, ids and numbers of events are the agent's. What it does not offer is refused in the caller's version. Events are
+passed on in the batches in which they come, and a broken connection to the agent is resumed by the client below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.bridge.errors import for_callers
+from dragoman.bridge.upstream import Upstream
+from dragoman.engine.delegate import MAX_DEPTH
+from dragoman.errors import (
+    A2AError,
+    ExtendedCardNotConfigured,
+    InvalidParams,
+    TaskNotFound,
+    UnsupportedOperation,
+)
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    GetExtendedCard,
+    GetOrigin,
+    Request,
+    SendMessage,
+    SubscribeToTask,
+)
+
+if TYPE_CHECKING:
+    from dragoman.bridge.route import BridgedAgent
+
+R = TypeVar("R", bound=Request)
+
+
+class PassingService:
+    """The `Service` of a route in mode `pass`."""
+
+    def __init__(self, agent: BridgedAgent, upstream: Upstream) -> None:
+        self._agent, self._upstream = agent, upstream
+
+    async def call(self, call: Call, request: Request) -> Any:
+        if isinstance(request, GetOrigin):
+            return ""
+        await self._admit(call, request)
+        if isinstance(request, GetExtendedCard):
+            return await self._extended_card(call)
+        call, request = _outgoing(call, request)
+        try:
+            return await self._upstream.call(call, request)
+        except A2AError as error:
+            if (unnamed := _without_task(call, request, error)) is None:
+                raise for_callers(error, self._upstream) from error
+        try:
+            return await self._upstream.call(call, unnamed)
+        except A2AError as error:
+            raise for_callers(error, self._upstream) from error
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        await self._admit(call, request)
+        call, request = _outgoing(call, request)
+        again: SendMessage | SubscribeToTask | None = request
+        while again is not None:
+            try:
+                async with aclosing(self._upstream.stream(call, again)) as batches:  # type: ignore[type-var]
+                    async for batch in batches:
+                        yield batch
+                return
+            except A2AError as error:
+                again = _without_task(call, again, error)
+                if again is None:
+                    raise for_callers(error, self._upstream) from error
+
+    async def _admit(self, call: Call, request: Request) -> None:
+        if call.depth >= MAX_DEPTH:
+            raise InvalidParams("too many agents call one another in a row")  # an error that nobody repeats
+        if self._agent.authorize is not None:
+            await self._agent.authorize(call, request)
+        if isinstance(request, SendMessage):
+            self._agent.admit(request, call.principal)
+
+    async def _extended_card(self, call: Call) -> Any:
+        if not self._agent.card.capabilities.extended_agent_card:
+            raise UnsupportedOperation("this operation is not supported: the agent has no extended card")
+        if not call.principal.id:
+            raise ExtendedCardNotConfigured("no extended card is configured")
+        try:
+            return await self._agent.extended_card(call.principal)
+        except A2AError as error:
+            raise for_callers(error, self._upstream) from error
+
+
+def _outgoing(call: Call, request: R) -> tuple[Call, R]:
+    """The call as the agent gets it: one deeper, and with a key that no other caller of ours can have."""
+    key = call.idempotency_key
+    if key and call.principal.id:
+        whose = (call.principal.tenant, call.principal.id, key)
+        key = sha256(msgspec.json.encode(whose)).hexdigest()[:32]
+    call = replace(call, depth=call.depth + 1, idempotency_key=key)
+    return call, replace(request, tenant="") if request.tenant else request
+
+
+def _without_task(call: Call, request: Request, error: A2AError) -> SendMessage | None:
+    """The message for a new task, if its sender chose an id for it that the agent does not know (0.1). Later versions do
+    not let callers choose: the answer has the agent's id."""
+    if not call.names_tasks or not isinstance(error, TaskNotFound) or not isinstance(request, SendMessage):
+        return None
+    message = request.message
+    return replace(request, message=replace(message, task_id="")) if message.task_id else None

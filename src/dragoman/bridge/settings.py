@@ -1,0 +1,387 @@
+"""The file of a bridge: agents elsewhere, each with a path here, and what holds for it.
+
+    [auth]                               # who may call the agents that do not say otherwise
+    tokens = "tokens.json"
+
+    [agents.crew]                        # at /crew
+    url = "http://crew:9000"
+    credentials = "env:CREW_TOKEN"
+    mode = "durable"
+
+    [agents.crew.skills.refund]
+    scopes = ["refunds"]
+
+`read_bridge` reads it. A setting that does not exist is refused, with the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from dragoman.agent.agent import VERSIONS
+from dragoman.auth import ApiKey, Bearer, MutualTLS, hashed
+from dragoman.auth.secrets import Holder
+from dragoman.client.config import explain, place_of, unknown_setting
+from dragoman.observe.limit import Quota
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(gt=0)]
+
+DURABLE, PASS = "durable", "pass"
+TABLES = ("agents", "auth")
+_NAME = re.compile(r"[A-Za-z0-9._~-]+")
+
+
+class InvalidBridge(ValueError):
+    """The settings of a bridge cannot be used. The message says where and why."""
+
+
+class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the agent behind a route is reached."""
+
+    url: str = ""
+    urls: tuple[str, ...] = ()
+    """Several servers of the same agent, in place of `url`: the next one is called if one is away."""
+    credentials: str | tuple[str, str] | dict[str, Any] | None = None
+    """What is shown to the agent: a secret (`env:NAME` reads a variable), a name and a password, or a table."""
+    certificate: str = ""
+    """A client certificate and its key, in one PEM file."""
+    headers: dict[str, str] = {}
+    version: str = ""
+    """Call it in this version only; empty: in the newest that it speaks."""
+    binding: str = ""
+    signed_by: str = ""
+    """A file or a URL with the keys that must have signed its card."""
+    allow_private: bool = False
+    """Its card may name addresses that are not public and not those of `url`."""
+    timeout: Seconds | None = None
+    """How long one operation may take. A stream may go on for longer, if something comes that often."""
+    wait: Seconds = 300.0
+    """How long a durable task waits for an agent that is away before it fails."""
+    concurrency: Count | None = None
+    """Operations of all callers at a time, streams included."""
+    retries: Annotated[int, Meta(ge=0)] = 3
+    breaker: Annotated[int, Meta(ge=0)] = 5
+    """After so many failures in a row the agent is not called for a while; 0: it always is."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self.urls or (self.url,)
+
+
+class SkillSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for one skill of the agent."""
+
+    scopes: tuple[str, ...] = ()
+    """What a caller needs to use it."""
+    hidden: bool = False
+    """It is not on the card, and messages that name it are refused."""
+
+
+class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one route, as `observe.limit.Quota` has them."""
+
+    rate: Rate | None = None
+    burst: Count = 20
+    concurrency: Count | None = None
+    open_tasks: Count | None = None
+    agent_rate: Rate | None = None
+    agent_burst: Count = 100
+    agent_concurrency: Count | None = None
+
+    @property
+    def quota(self) -> Quota:
+        return Quota(**msgspec.structs.asdict(self))
+
+
+class TokenIssuer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who issues tokens: OpenID Connect by its URL (`oidc`), or JWTs whose keys are at `jwks_url`."""
+
+    url: str = ""
+    issuer: str = ""
+    audience: str | tuple[str, ...] = ""
+    jwks_url: str = ""
+    tenant_claim: str = ""
+    client: tuple[str, str] | None = None
+    """Of an introspection endpoint: our name there, and the secret (`env:NAME` reads a variable)."""
+
+
+class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may call. Each of these is an alternative; without any, everybody may."""
+
+    tokens: str | dict[str, Any] | None = None
+    """Bearer tokens: a JSON file with hashes of them by holder (`docs/auth.md`), or a table of secrets by holder."""
+    api_keys: str | dict[str, Any] | None = None
+    """Keys in the header `X-API-Key`, in the same forms."""
+    oidc: TokenIssuer | None = None
+    jwt: TokenIssuer | None = None
+    introspection: TokenIssuer | None = None
+    mtls: bool = False
+    """Client certificates; the server needs `--tls-client-ca`."""
+
+    def schemes(self, scopes: tuple[str, ...] = ()) -> list[Any]:
+        """The schemes of `dragoman.auth`. Raises `ValueError`."""
+        out: list[Any] = []
+        if self.tokens is not None:
+            out.append(Bearer(_holders(self.tokens), scopes=scopes))
+        if self.api_keys is not None:
+            out.append(ApiKey(_holders(self.api_keys), scopes=scopes))
+        if self.oidc is not None:
+            from dragoman.auth.jwt import OIDC
+
+            given = self.oidc
+            out.append(
+                OIDC(
+                    given.url,
+                    given.audience,
+                    issuer=given.issuer,
+                    tenant_claim=given.tenant_claim,
+                    scopes=scopes,
+                )
+            )
+        if self.jwt is not None:
+            from dragoman.auth.jwt import JWT
+
+            given = self.jwt
+            out.append(
+                JWT(
+                    given.issuer,
+                    given.audience,
+                    jwks_url=given.jwks_url,
+                    tenant_claim=given.tenant_claim,
+                    scopes=scopes,
+                )
+            )
+        if self.introspection is not None:
+            from dragoman.auth.introspection import Introspection
+
+            given = self.introspection
+            client = None if given.client is None else (given.client[0], read_secret(given.client[1]))
+            out.append(
+                Introspection(
+                    given.url,
+                    given.audience,
+                    client=client,
+                    issuer=given.issuer,
+                    tenant_claim=given.tenant_claim,
+                    scopes=scopes,
+                )
+            )
+        if self.mtls:
+            out.append(MutualTLS(scopes=scopes))
+        return out
+
+
+class RouteSettings(UpstreamSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent of a bridge."""
+
+    path: str = ""
+    """Where it is here; empty: its name in the file."""
+    mode: Literal["durable", "pass"] = "durable"
+    """`durable`: its tasks are kept here, and follow those of the agent. `pass`: nothing is kept."""
+    versions: tuple[str, ...] = VERSIONS
+    """The versions in which it can be called here."""
+    auth: AuthSettings | None = None
+    """Who may call it; None: as `[auth]` says."""
+    callers: tuple[str, ...] = ()
+    """Only these of them; empty: all."""
+    scopes: tuple[str, ...] = ()
+    """What every caller needs."""
+    skills: dict[str, SkillSettings] = {}
+    limits: LimitSettings | None = None
+    """Limits of this agent, in place of those of the server."""
+    private_card: bool = False
+    """Its card is for authenticated callers only."""
+    shared_tasks: bool = False
+    """In mode `pass`, with one credential for all callers: let them see and cancel each other's tasks."""
+
+
+class BridgeSettings(Struct, frozen=True, kw_only=True):
+    routes: dict[str, RouteSettings]
+
+
+def read_secret(text: str) -> str:
+    """A secret, or the value of a variable (`env:NAME`). Raises `ValueError`."""
+    if not text.startswith("env:"):
+        return text
+    if not (value := os.environ.get(text[4:])):
+        raise ValueError(f"the variable {text[4:]!r} is not set")
+    return value
+
+
+def _holders(given: str | dict[str, Any]) -> Any:
+    """Hashes by holder, in a file or from a table of secrets: a text, or `{secret = "env:NAME", scopes = [...]}`."""
+    if isinstance(given, str):
+        return Path(given)
+    out: dict[str, Holder] = {}
+    for who, what in given.items():
+        entry = {"secret": what} if isinstance(what, str) else what
+        if not isinstance(entry, dict) or not isinstance(entry.get("secret"), str):
+            raise ValueError(f"{who} needs a secret")
+        out[who] = msgspec.convert({**entry, "secret": hashed(read_secret(entry["secret"]))}, Holder)
+    return out
+
+
+def one_route(url: str, **settings: Any) -> BridgeSettings:
+    """A bridge with one agent, at the root. Raises `InvalidBridge`."""
+    try:
+        route = msgspec.convert({"url": url, "path": "/", **settings}, RouteSettings)
+        name = re.sub(r"[^A-Za-z0-9.~-]+", "-", urlsplit(url).netloc.rpartition("@")[2]).strip("-") or "agent"
+    except (msgspec.ValidationError, ValueError) as error:
+        raise InvalidBridge(str(error)) from error
+    check_route(name, route)
+    return BridgeSettings(routes={name: route})
+
+
+def read_bridge(file: str | Path) -> BridgeSettings:
+    """The settings in a file. Raises `InvalidBridge`."""
+    path = Path(file)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidBridge(f"{path} cannot be read: {error}") from error
+    for name in tables:
+        if name not in TABLES:
+            fail(path, [name], unknown_setting(name, TABLES, "the file").replace("[the file]", "a bridge"))
+    auth = _read(path, ["auth"], tables.get("auth", {}), AuthSettings)
+    given = tables.get("agents")
+    if not isinstance(given, dict) or not given:
+        raise InvalidBridge(f"{place_of(['agents'], str(path))}: there is no agent: [agents.NAME] with a url")
+    routes: dict[str, RouteSettings] = {}
+    for name, entry in given.items():
+        where = ["agents", name]
+        if not _NAME.fullmatch(name):
+            fail(path, where, f"{name!r} is part of a URL: letters, digits and . _ ~ -")
+        entry = {"url": entry} if isinstance(entry, str) else entry
+        route: RouteSettings = _read(path, where, entry, RouteSettings)
+        route = replace(
+            route, path=route.path or f"/{name}", auth=_below(path, route.auth if route.auth else auth)
+        )
+        route = replace(
+            route, certificate=_beside(path, route.certificate), signed_by=_beside(path, route.signed_by)
+        )
+        try:
+            check_route(name, route)
+        except InvalidBridge as error:
+            fail(path, where, str(error))
+        for other, known in routes.items():
+            if known.path.rstrip("/") == route.path.rstrip("/"):
+                fail(path, [*where, "path"], f"{name} and {other} have the same path, {route.path}")
+        routes[name] = route
+    return BridgeSettings(routes=routes)
+
+
+def check_route(name: str, route: RouteSettings) -> None:
+    """Refuse what cannot be meant. Raises `InvalidBridge`."""
+    if bool(route.url) == bool(route.urls):
+        raise InvalidBridge(f"{name} needs a url, or urls, and not both")
+    for url in route.addresses:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidBridge(f"{name}: {url!r} is not a URL: http://HOST:PORT or https://HOST")
+        if parts.username or parts.password:
+            raise InvalidBridge(f"{name}: a URL has no password in it: use credentials")
+    if not route.path.startswith("/"):
+        raise InvalidBridge(f"{name}: a path begins with a slash, not {route.path!r}")
+    if unknown := [each for each in route.versions if each not in VERSIONS]:
+        raise InvalidBridge(f"{name}: versions are some of {', '.join(VERSIONS)}, not {unknown[0]!r}")
+    if not route.versions:
+        raise InvalidBridge(f"{name}: versions are some of {', '.join(VERSIONS)}")
+    if route.certificate and route.credentials is not None:
+        raise InvalidBridge(f"{name} has both a certificate and credentials")
+    try:
+        knows_callers = bool(route.auth and route.auth.schemes())
+    except (ValueError, OSError) as error:
+        raise InvalidBridge(f"{name}: auth: {error}") from error
+    needs = [
+        what
+        for what, given in (
+            ("callers", route.callers),
+            ("scopes", route.scopes),
+            ("private_card", route.private_card),
+            ("scopes of a skill", any(skill.scopes for skill in route.skills.values())),
+        )
+        if given
+    ]
+    if needs and not knows_callers:
+        raise InvalidBridge(f"{name}: {needs[0]} needs callers that say who they are: give auth")
+
+
+def shares_tasks(route: RouteSettings) -> bool:
+    """True if callers of this route could see each other's tasks: the agent cannot tell them apart."""
+    known = bool(route.auth and route.auth.schemes())
+    return route.mode == PASS and known and not shows_callers(route)
+
+
+def shows_callers(route: UpstreamSettings) -> bool:
+    """True if the agent sees which of our callers calls."""
+    return False
+
+
+def _read(path: Path, where: list[str], given: Any, kind: type[Any]) -> Any:
+    if not isinstance(given, Mapping):
+        fail(path, where, f"{where[-1]} is not a table")
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        at = re.findall(r"[\w-]+|\[\.\.\.\]", str(error).partition(" - at ")[2])
+        unknown = re.match(r"Object contains unknown field `([^`]*)`", str(error))
+        if unknown:
+            inside = _struct_at(kind, at)
+            at = _with_names(given, at, unknown[1])
+            table = ".".join([*where, *at])
+            fail(path, [*where, *at, unknown[1]], unknown_setting(unknown[1], inside, table))
+        at = [each for each in at if each.isidentifier()]
+        fail(path, [*where, *at], f"{' '.join(at[-1:]) or where[-1]} {explain(error)}")
+
+
+def _struct_at(kind: type[Any], at: list[str]) -> tuple[str, ...]:
+    """The settings of the table at `at` below a table of `kind`."""
+    below: dict[str, type[Any]] = {
+        "auth": AuthSettings,
+        "skills": SkillSettings,
+        "limits": LimitSettings,
+        "oidc": TokenIssuer,
+        "jwt": TokenIssuer,
+        "introspection": TokenIssuer,
+    }
+    for name in at:
+        kind = below.get(name, kind)
+    return tuple(kind.__struct_fields__)
+
+
+def _with_names(given: Any, at: list[str], unknown: str) -> list[str]:
+    """The place of an unknown setting, with the names of tables that an error shows as `[...]`."""
+    out: list[str] = []
+    for name in at:
+        if name == "[...]":
+            name = next((key for key, each in given.items() if unknown in each), "")
+        given = given.get(name, {})
+        out.append(name)
+    return out
+
+
+def fail(path: Path, where: list[str], why: str) -> Any:
+    raise InvalidBridge(f"{place_of(where, str(path))}: {why}")
+
+
+def _beside(path: Path, name: str) -> str:
+    """A file that is named in `path`: relative to that."""
+    return name if not name or "://" in name else str(path.parent / Path(name).expanduser())
+
+
+def _below(path: Path, auth: AuthSettings) -> AuthSettings:
+    tokens = _beside(path, auth.tokens) if isinstance(auth.tokens, str) else auth.tokens
+    keys = _beside(path, auth.api_keys) if isinstance(auth.api_keys, str) else auth.api_keys
+    return replace(auth, tokens=tokens, api_keys=keys)

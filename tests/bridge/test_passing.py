@@ -1,0 +1,134 @@
+"""Mode `pass`: versions and bindings are translated, and nothing is kept."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from dragoman.auth import Bearer, hashed
+from dragoman.bridge.application import make_bridge
+from dragoman.bridge.settings import InvalidBridge, one_route
+from dragoman.client import connect
+from dragoman.errors import InvalidParams, RateLimited, TaskNotFound, Unavailable, UnsupportedOperation
+from dragoman.model.ops import Call, GetTask
+from dragoman.model.task import ArtifactUpdate
+from dragoman.server.runtime import running
+from tests.bridge.bridging import Crew, bridged, crew_app, shape
+
+VERSIONS = ("1.0", "0.3", "0.2", "0.1")
+
+
+@pytest.mark.parametrize("stranger", [False, True], ids=["dragoman", "stranger"])
+@pytest.mark.parametrize("upstream", VERSIONS)
+async def test_a_caller_of_any_version_reaches_an_agent_of_any_version(upstream: str, stranger: bool) -> None:
+    crew = Crew(versions=(upstream,))
+    async with bridged(crew_app(crew), mode="pass", stranger=stranger) as (url, _):
+        for version in VERSIONS:
+            async with connect(url, version=version) as client:
+                assert (await client(f"hi {version}")).text == f"HI {version}"
+    assert len(crew.seen) == len(VERSIONS)
+
+
+async def test_tasks_ids_and_events_are_the_agents() -> None:
+    async with running(crew_app(Crew())) as direct, bridged(direct, mode="pass") as (url, _):
+        async with connect(direct) as there, connect(url) as here:
+            expected = [shape(piece.event) async for piece in there.stream("go", skill="stream")]
+            assert [shape(piece.event) async for piece in here.stream("go", skill="stream")] == expected
+            reply = await here("go", skill="stream")
+            assert await there.get(reply.id) == await here.get(reply.id)
+
+
+async def test_an_event_is_not_held_back() -> None:
+    crew = Crew()
+    async with bridged(crew_app(crew), mode="pass") as (url, _), connect(url) as client:
+        async with client.stream("go", skill="slow") as stream:
+            async for piece in stream:
+                if isinstance(piece.event, ArtifactUpdate):
+                    break
+            crew.gate.set()
+            async for _ in stream:
+                pass
+        assert stream.reply.text == "before after"
+
+
+async def test_what_the_agent_does_not_offer_is_refused() -> None:
+    crew = Crew(versions=("0.3",), push=False)
+    async with bridged(crew_app(crew), mode="pass") as (url, _), connect(url) as client:
+        assert not client.card.capabilities.push_notifications
+        reply = await client("hi")
+        with pytest.raises(UnsupportedOperation):
+            _ = [task async for task in client.list()]
+        with pytest.raises(TaskNotFound):
+            await client.get("no-such-task")
+        assert (await client.get(reply.id)).id == reply.id
+
+
+@pytest.mark.parametrize("stranger", [False, True], ids=["dragoman", "stranger"])
+async def test_only_an_agent_that_recognises_repeated_messages_is_said_to(stranger: bool) -> None:
+    async with bridged(crew_app(Crew()), mode="pass", stranger=stranger) as (url, _), connect(url) as client:
+        await client("hi")
+        assert client.link.peer.is_dragoman is not stranger
+
+
+async def test_a_call_that_came_through_too_many_agents_is_refused() -> None:
+    crew = Crew()
+    async with bridged(crew_app(crew), mode="pass") as (url, _), connect(url) as client:
+        with pytest.raises(InvalidParams, match="too many agents"):
+            await client.service.call(Call(depth=8), GetTask(id="x"))
+        await client("hi")
+    assert crew.depths == [1]
+
+
+async def test_an_agent_that_is_away_is_an_error_without_its_address() -> None:
+    async with running(crew_app(Crew())) as direct:
+        away = bridged(direct, mode="pass", retries=0)
+        url, _ = await away.__aenter__()
+        client = await connect(url).open()
+        await client("hi")
+    try:
+        with pytest.raises(Unavailable) as refused:
+            await client.service.peer.call(Call(), GetTask(id="x"))  # type: ignore[attr-defined]
+        assert direct.rpartition(":")[2] not in refused.value.message
+    finally:
+        await client.close()
+        await away.__aexit__(None, None, None)
+
+
+def test_callers_that_the_agent_cannot_tell_apart_do_not_share_tasks_by_accident() -> None:
+    auth = {"tokens": {"alice": "a-secret"}}
+    with pytest.raises(InvalidBridge, match="shared_tasks"):
+        make_bridge(one_route("http://127.0.0.1:1", mode="pass", auth=auth))
+    make_bridge(one_route("http://127.0.0.1:1", mode="pass", auth=auth, shared_tasks=True))
+    make_bridge(one_route("http://127.0.0.1:1", auth=auth))
+
+
+async def test_a_key_of_one_caller_is_not_that_of_another() -> None:
+    crew = Crew()
+    auth = {"tokens": {"alice": "a-secret", "bob": "b-secret"}}
+    async with bridged(crew_app(crew), mode="pass", auth=auth, shared_tasks=True) as (url, _):
+        async with connect(url, credentials="a-secret") as alice, connect(url, credentials="b-secret") as bob:
+            one = await alice.send("hi", skill="echo", key="1")
+            assert (await alice.send("hi", skill="echo", key="1")).id == one.id
+            assert (await bob.send("hi", skill="echo", key="1")).id != one.id
+
+
+async def test_the_credentials_of_a_route_are_shown_to_the_agent_and_refusals_of_them_are_ours() -> None:
+    crew = Crew(auth=Bearer({"bridge": hashed("right")}))
+    async with running(crew_app(crew)) as direct:
+        async with bridged(direct, mode="pass", credentials="right") as (url, _), connect(url) as client:
+            assert (await client("hi")).text == "HI"
+        async with bridged(direct, mode="pass", credentials="wrong") as (url, _), connect(url) as client:
+            with pytest.raises(Unavailable, match="refuses this server"):
+                await client.service.peer.call(Call(), GetTask(id="x"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mode", ["durable", "pass"])
+async def test_limits_of_a_route_are_its_own(mode: str) -> None:
+    limits = {"rate": 0.001, "burst": 3}
+    async with bridged(crew_app(Crew()), mode=mode, limits=limits) as (url, _), connect(url) as client:
+        service = client.service.peer  # type: ignore[attr-defined]
+        with pytest.raises(RateLimited):
+            for _ in range(4):
+                with suppress(TaskNotFound):
+                    await service.call(Call(), GetTask(id="x"))
