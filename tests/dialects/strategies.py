@@ -57,9 +57,8 @@ def history_lengths(dialect: str) -> st.SearchStrategy[int | None]:
 
 
 def parts(dialect: str) -> st.SearchStrategy[Part]:
-    """1.0 labels everything; before it only files have a media type and a name."""
-    newest = dialect == "1.0"
-    label: dict[str, Any] = {"media_type": words, "filename": words} if newest else {}
+    """1.0 labels everything; before it only files have a media type and a name, and the rest has them in its metadata."""
+    label: dict[str, Any] = {"media_type": words, "filename": words}
     file = {"media_type": st.sampled_from(["", "image/png"]), "filename": words}
     raw = st.binary(max_size=20)
     return st.one_of(
@@ -75,7 +74,15 @@ def messages(dialect: str, role: Role | None = None) -> st.SearchStrategy[Messag
     roles = st.sampled_from([Role.USER, Role.AGENT]) if role is None else st.just(role)
     some = st.lists(parts(dialect), min_size=1, max_size=3).map(tuple)
     if dialect in ("0.1", "draft"):
-        return st.builds(Message, message_id=st.just(""), role=roles, parts=some, metadata=objects)
+        return st.builds(
+            Message,
+            message_id=st.just(""),
+            role=roles,
+            parts=some,
+            metadata=objects,
+            extensions=lists,
+            reference_task_ids=lists,
+        )
     return st.builds(
         Message,
         message_id=names,
@@ -85,20 +92,27 @@ def messages(dialect: str, role: Role | None = None) -> st.SearchStrategy[Messag
         task_id=words,
         metadata=objects,
         extensions=lists,
-        reference_task_ids=st.just(()) if dialect == "0.3-proto" else lists,
+        reference_task_ids=lists,
     )
+
+
+def _is_plain(part: Part) -> bool:
+    return part == Part(text=part.text)
 
 
 @st.composite
 def artifacts(draw: st.DrawFn, dialect: str, index: int = 0) -> Artifact:
     old = dialect in ("0.1", "draft")
+    some = draw(st.lists(parts(dialect), min_size=1, max_size=3))
+    if dialect == "arbiter":  # joins texts that follow each other
+        some = [part for n, part in enumerate(some) if not (n and _is_plain(part) and _is_plain(some[n - 1]))]
     return Artifact(
         artifact_id=f"artifact-{index}" if old else draw(names),
-        parts=tuple(draw(st.lists(parts(dialect), min_size=1, max_size=3))),
+        parts=tuple(some),
         name=draw(words),
         description=draw(words),
         metadata=draw(objects),
-        extensions=() if old else draw(lists),
+        extensions=draw(lists),
     )
 
 
@@ -182,6 +196,8 @@ def sends(draw: st.DrawFn, dialect: str) -> ops.SendMessage:
             role=message.role,
             parts=message.parts,
             metadata=message.metadata,
+            extensions=message.extensions,
+            reference_task_ids=message.reference_task_ids,
             task_id=draw(names),
             context_id=draw(words),
         )

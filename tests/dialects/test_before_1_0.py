@@ -112,7 +112,12 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
     said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),), reference_task_ids=("t0",))
     task = Task(id="t1", context_id="c", status=TaskStatus(state=TaskState.WORKING), history=(said,))
     (message,) = written("0.3-proto", ops.GET, task)["history"]
-    assert message == {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}
+    assert message == {
+        "messageId": "m",
+        "role": "ROLE_USER",
+        "content": [{"text": "hi"}],
+        "metadata": {"a2a.referenceTaskIds": ["t0"]},
+    }
 
 
 @pytest.mark.parametrize(

@@ -43,18 +43,9 @@ def expressible(value: Any, codec: Codec) -> Any:
     if codec is v1_0.CODEC:
         return value
     match value:
-        case Message():
-            return replace(value, reference_task_ids=())
-        case Task():
-            history = tuple(expressible(said, codec) for said in value.history)
-            return replace(value, history=history, status=expressible(value.status, codec))
-        case TaskStatus(message=Message() as said):
-            return replace(value, message=expressible(said, codec))
-        case StatusUpdate():
-            return replace(value, status=expressible(value.status, codec))
         case ops.SendMessage():
             stated = replace(value.configuration, history_length=value.configuration.history_length or None)
-            return replace(value, message=expressible(value.message, codec), configuration=stated)
+            return replace(value, configuration=stated)
         case ops.GetTask():
             return replace(value, history_length=value.history_length or None)
         case ops.CancelTask():

@@ -15,7 +15,6 @@ from dragoman.client.config import is_below
 from dragoman.client.connection import ConnectOptions, Link, Options, open_link
 from dragoman.client.content import SendOptions, build_request, id_of, task_of
 from dragoman.client.credentials import describe_schemes
-from dragoman.client.discover import get_extended_card
 from dragoman.client.extensions import prepare, read_batch, read_event, uris_of
 from dragoman.client.reply import Reply, Stream, TaskFailed
 from dragoman.client.skills import Skills
@@ -310,11 +309,7 @@ class Client:
         With `signed_by`, `card` stays the one whose signature was checked.
         """
         link = self.link
-        card: AgentCard
-        if path := link.peer.dialect.extended_card_path:
-            card = (await get_extended_card(link.transport, self.url, path)).card
-        else:
-            card = await self._ask(GetExtendedCard(tenant=self._tenant))
+        card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
         if self._link is link and link.found.verified is None:
             self._link = link._replace(found=replace(link.found, card=card))
         return card

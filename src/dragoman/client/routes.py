@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from msgspec.structs import replace
 
 from dragoman.client.authorize import is_within_origin, origin_of
-from dragoman.client.discover import DialectCache, FoundCard, absolute_url, grpc_url
+from dragoman.client.discover import DialectCache, FoundCard, absolute_url, get_extended_card, grpc_url
 from dragoman.client.transport.jsonrpc import JsonRpc
 from dragoman.client.transport.rest import Rest
 from dragoman.client.transport.transport import NotSent, NotThere, Transport
@@ -25,6 +25,7 @@ from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS, for_card, speaks
 from dragoman.errors import (
     A2AError,
+    ExtendedCardNotConfigured,
     InvalidRequest,
     MethodNotFound,
     UnsupportedOperation,
@@ -35,12 +36,15 @@ from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    Configuration,
+    GetExtendedCard,
     GetTask,
     Request,
     SendMessage,
     Service,
     SubscribeToTask,
 )
+from dragoman.model.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +230,7 @@ class RoutedPeer:
         while True:
             n = self._n
             try:
-                result = await self._peer.call(call, self._for_tenant(request))
+                result = await self._call(call, self._for_tenant(request))
             except _TRY_ANOTHER as error:
                 self._next(n, tried, request, error)
             else:
@@ -251,10 +255,29 @@ class RoutedPeer:
                     raise
                 self._next(n, tried, request, error)
 
+    async def _call(self, call: Call, request: Request) -> Any:
+        """A call over the present route. Adds what its version has in another place, or not at all."""
+        path = self.dialect.extended_card_path
+        if path and isinstance(request, GetExtendedCard):
+            try:
+                return (await get_extended_card(self._transport, self.route.url, path)).card
+            except NotThere as error:
+                raise ExtendedCardNotConfigured(f"this agent has no extended card: {error}") from error
+        result = await self._peer.call(call, request)
+        return _trim_history(result, request) if isinstance(result, Task) else result
+
     def _for_tenant(self, request: _R) -> _R:
-        """The request with the tenant of the present route, unless its sender named another."""
+        """The request with the tenant of the present route, unless its sender named another.
+
+        Raises `UnsupportedOperation` if the version cannot name one: without it, the request would be another tenant's.
+        """
         here = self.route.tenant
-        if request.tenant == here or (request.tenant and request.tenant not in self._tenants):
+        if request.tenant == here:
+            return request
+        if request.tenant and request.tenant not in self._tenants:
+            if not self.dialect.is_current:
+                version = self.dialect.family
+                raise UnsupportedOperation(f"this agent speaks A2A {version}, which has no tenants")
             return request
         return replace(request, tenant=here)
 
@@ -305,6 +328,15 @@ class RoutedPeer:
                 if is_new and not route.dialect.is_current:
                     log.info("%s speaks A2A %s, an older version", route.url, route.dialect.name)
                 self._dialects.put(route.url, route.binding, route.promised, route.dialect.name)
+
+
+def _trim_history(task: Task, request: Request) -> Task:
+    """The task with no more history than was asked for. Some versions cannot ask for none, and some peers do not count."""
+    settings = request.configuration if isinstance(request, SendMessage) else request
+    length = settings.history_length if isinstance(settings, Configuration | GetTask) else None
+    if length is None or len(task.history) <= length:
+        return task
+    return replace(task, history=task.history[len(task.history) - length :])
 
 
 def _shows_version(request: Request, route: AgentRoute) -> bool:

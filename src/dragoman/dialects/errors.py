@@ -156,15 +156,24 @@ def code(error: A2AError, dialect: str) -> int:
 
 
 def write_error(error: A2AError, dialect: str) -> dict[str, Any]:
-    """The JSON-RPC `error` member. 1.0 has details; the others at most a plain object, Arbiter nothing."""
+    """The JSON-RPC `error` member. 1.0 has details; the others at most a plain object, Arbiter nothing.
+
+    Where a version has no code for an error, it has the one of the nearest error, and `data` says which error it is.
+    """
     out: dict[str, Any] = {"code": code(error, dialect), "message": error.message}
     if dialect == "1.0":
         out["data"] = error.details()
-    elif dialect != "arbiter" and (error.metadata or error.fields):
+    elif dialect != "arbiter" and (error.metadata or error.fields or _is_nearest(error, dialect)):
         out["data"] = {"reason": error.reason, **error.metadata}
         if error.fields:
             out["data"]["fields"] = dict(error.fields)
     return out
+
+
+def _is_nearest(error: A2AError, dialect: str) -> bool:
+    """Whether the code of an error means another error."""
+    meaning = _MEANINGS[dialect].get(code(error, dialect))
+    return meaning is None or meaning.reason != error.reason
 
 
 def read_error(error: Any, dialect: str, *, http: int = 200) -> A2AError:

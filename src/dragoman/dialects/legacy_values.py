@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.dialects.reading import (
     Malformed,
@@ -35,6 +36,10 @@ BOXED = "data_part_compat"
 """Part metadata: `data` is not an object, and sits inside one under `value`. The official Python SDK does the same."""
 REFERENCE = "a2a.fileReference"
 """Part metadata: a file part that had neither bytes nor an address, only a name."""
+MEDIA_TYPE, FILENAME = "a2a.mediaType", "a2a.filename"
+"""Part metadata: what 1.0 says of any part, and older versions only of files."""
+EXTENSIONS, REFERENCE_TASK_IDS = "a2a.extensions", "a2a.referenceTaskIds"
+"""Metadata of messages and artifacts: members of 1.0 that some older versions do not have."""
 
 
 class JsonForm(Struct, frozen=True, kw_only=True):
@@ -53,7 +58,8 @@ class JsonForm(Struct, frozen=True, kw_only=True):
     references: bool = False
     """A file part may do without content."""
     plain_files: bool = False
-    """The bytes of a `text/plain` file are the text itself, not base64 of it."""
+    """The bytes of a `text/plain` file are the text itself, not base64 of it. Bytes that are not text are `application/octet-stream`,
+    with the media type in the metadata."""
 
     def read_part(self, document: dict[str, Any], path: str) -> Part:
         return _read_part(document, path, self)
@@ -66,6 +72,15 @@ class JsonForm(Struct, frozen=True, kw_only=True):
 
     def state(self, state: TaskState) -> str:
         return "unknown" if state is TaskState.UNSPECIFIED else state.word
+
+    def take_lists(self, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
+        """The metadata of a message, and its extensions and references if this version has them only there."""
+        if self.named and self.related:
+            return metadata, [(), ()]
+        if self.named:
+            metadata, (references,) = take_lists(metadata, REFERENCE_TASK_IDS)
+            return metadata, [(), references]
+        return take_lists(metadata, EXTENSIONS, REFERENCE_TASK_IDS)
 
     def tagged(self, kind: str) -> dict[str, Any]:
         """The first member of an object: some readers find its type there."""
@@ -98,7 +113,7 @@ def _read_part(document: dict[str, Any], path: str, form: JsonForm) -> Part:
     if kind == "text":
         if type(document.get("text")) is not str:
             raise Malformed(under(path, "text"), "must be a string")
-        return Part(text=document["text"], metadata=metadata)
+        return labelled(Part(text=document["text"], metadata=metadata))
     if kind == "file":
         return _read_file(needed_object(document, "file", path), metadata, under(path, "file"), form)
     if kind == "data":
@@ -113,17 +128,57 @@ def _read_part(document: dict[str, Any], path: str, form: JsonForm) -> Part:
 def unboxed(data: Any, metadata: dict[str, Any]) -> Part:
     if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
         others = {name: each for name, each in metadata.items() if name != BOXED}
-        return Part(data=data["value"], metadata=others or NOTHING)
-    return Part(data=data, metadata=metadata)
+        return labelled(Part(data=data["value"], metadata=others or NOTHING))
+    return labelled(Part(data=data, metadata=metadata))
 
 
 def boxed(part: Part) -> Part:
     """The part with its data as an object; other data is wrapped in one."""
     if type(part.data) is dict:
         return part
-    return Part(data={"value": part.data}, metadata={**part.metadata, BOXED: True})
+    return replace(part, data={"value": part.data}, metadata={**part.metadata, BOXED: True})
 
 
+def labelled(part: Part) -> Part:
+    """The part with its media type and filename, if `label_metadata` put them into the metadata."""
+    metadata = part.metadata
+    if MEDIA_TYPE not in metadata and FILENAME not in metadata:
+        return part
+    rest = dict(metadata)
+    media_type, filename = rest.pop(MEDIA_TYPE, part.media_type), rest.pop(FILENAME, part.filename)
+    if type(media_type) is not str or type(filename) is not str:
+        return part
+    return replace(part, media_type=media_type, filename=filename, metadata=rest or NOTHING)
+
+
+def label_metadata(part: Part) -> dict[str, Any]:
+    """The metadata of a text or data, with its media type and filename: older versions have no other place for them."""
+    if not part.media_type and not part.filename:
+        return part.metadata
+    labels = {MEDIA_TYPE: part.media_type, FILENAME: part.filename}
+    return {**part.metadata, **{name: label for name, label in labels.items() if label}}
+
+
+def take_lists(metadata: dict[str, Any], *names: str) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
+    """The metadata without these members, and the lists of text in them: the inverse of `add_lists`."""
+    if not metadata or not any(name in metadata for name in names):
+        return metadata, [()] * len(names)
+    rest = dict(metadata)
+    found: list[tuple[str, ...]] = []
+    for name in names:
+        items = metadata.get(name)
+        good = type(items) is list and all(type(item) is str for item in items)
+        found.append(tuple(rest.pop(name)) if good else ())
+    return rest or NOTHING, found
+
+
+def add_lists(metadata: dict[str, Any], *lists: tuple[str, tuple[str, ...]]) -> dict[str, Any]:
+    """The metadata with lists of text for which a version has no member, under the names given."""
+    more = {name: list(items) for name, items in lists if items}
+    return {**metadata, **more} if more else metadata
+
+
+_PLAIN = "text/plain"
 _BYTES = ("bytes", "fileWithBytes", "data")
 _URI = ("uri", "fileWithUri")
 """The members of a file's content, the most precise name first: examples have `data`, HTTP+JSON of 0.3 the others."""
@@ -142,14 +197,15 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: 
         reference = {name: file[name] for name in ("name", "mimeType") if name in file}
         return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})
     content = text(file, member, path)
-    if form.plain_files and media_type == "text/plain":
+    if form.plain_files and media_type == _PLAIN:
         raw = content.encode()
     else:
         try:
             raw = read_base64(content)
         except ValueError:
             raise Malformed(under(path, member), "is not base64") from None
-    return Part(raw=raw, filename=filename, media_type=media_type, metadata=metadata)
+    part = Part(raw=raw, filename=filename, media_type=media_type, metadata=metadata)
+    return labelled(part) if form.plain_files else part
 
 
 _ROLES: dict[Any, Role] = {**{role.word: role for role in Role}, **{role.value: role for role in Role}}
@@ -163,15 +219,16 @@ def read_message(document: Any, path: str, form: JsonForm, *, default: Role = Ro
     if role is None:
         raise Malformed(under(path, "role"), "must be user or agent")
     member = form.content if form.content in document else "parts"
+    metadata, (extensions, references) = form.take_lists(mapping(document, "metadata", path))
     return Message(
         message_id=identifier(document, "messageId", path),
         role=role,
         parts=read_parts(document, path, form, member=member),
         context_id=identifier(document, "contextId", path),
         task_id=identifier(document, "taskId", path),
-        metadata=mapping(document, "metadata", path),
-        extensions=strings(document, "extensions", path),
-        reference_task_ids=strings(document, "referenceTaskIds", path),
+        metadata=metadata,
+        extensions=strings(document, "extensions", path) or extensions,
+        reference_task_ids=strings(document, "referenceTaskIds", path) or references,
     )
 
 
@@ -180,21 +237,25 @@ def named(message: Message) -> Message:
     if message.message_id:
         return message
     digest = blake2b(msgspec.json.encode((message.role, message.parts)), digest_size=12).hexdigest()
-    return msgspec.structs.replace(message, message_id=f"message-{digest}")
+    return replace(message, message_id=f"message-{digest}")
 
 
 def read_artifact(document: Any, path: str, form: JsonForm, *, position: int = 0) -> Artifact:
     document = an_object(document, path)
     index = document.get("index")
     place = index if type(index) is int else position
+    metadata = mapping(document, "metadata", path)
+    extensions: tuple[str, ...] = ()
+    if not form.named:
+        metadata, (extensions,) = take_lists(metadata, EXTENSIONS)
     return Artifact(
         artifact_id=identifier(document, "artifactId", path)
         or f"artifact-{place}",  # 0.1 has places, not ids
         parts=read_parts(document, path, form),
         name=text(document, "name", path),
         description=text(document, "description", path),
-        metadata=mapping(document, "metadata", path),
-        extensions=strings(document, "extensions", path),
+        metadata=metadata,
+        extensions=strings(document, "extensions", path) or extensions,
     )
 
 
@@ -205,8 +266,11 @@ def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
     metadata = part.metadata
     out: dict[str, Any]
     if part.text is not None:
-        out = {form.tag: "text", "text": part.text}
+        out, metadata = {form.tag: "text", "text": part.text}, label_metadata(part)
     elif part.raw is not None or part.url is not None:
+        if form.plain_files and part.media_type == _PLAIN and not _is_text(part.raw):
+            metadata = {**metadata, MEDIA_TYPE: _PLAIN}
+            part = replace(part, media_type="application/octet-stream")
         out = {form.tag: "file", "file": _write_file(part, form)}
     elif (
         form.references
@@ -218,10 +282,17 @@ def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
         metadata = {name: value for name, value in metadata.items() if name != REFERENCE}
     else:
         box = part if form.arrays and type(part.data) is list else boxed(part)
-        out, metadata = {form.tag: "data", "data": box.data}, box.metadata
+        out, metadata = {form.tag: "data", "data": box.data}, label_metadata(box)
     if metadata:
         out["metadata"] = metadata
     return out
+
+
+def _is_text(raw: bytes | None) -> bool:
+    try:
+        return raw is None or raw.decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
@@ -232,8 +303,8 @@ def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
         out["mimeType"] = part.media_type
     if part.raw is None:
         out["uri"] = part.url
-    elif form.plain_files and part.media_type == "text/plain":
-        out["bytes"] = part.raw.decode("utf-8", "replace")
+    elif form.plain_files and part.media_type == _PLAIN:
+        out["bytes"] = part.raw.decode()
     else:
         out["bytes"] = part.raw
     return out
@@ -253,8 +324,13 @@ def write_message(message: Message, form: JsonForm) -> dict[str, Any]:
             out["extensions"] = message.extensions
         if message.reference_task_ids and form.related:
             out["referenceTaskIds"] = message.reference_task_ids
-    if message.metadata:
-        out["metadata"] = message.metadata
+    metadata = message.metadata
+    if not form.named:
+        metadata = add_lists(metadata, (EXTENSIONS, message.extensions))
+    if not form.named or not form.related:
+        metadata = add_lists(metadata, (REFERENCE_TASK_IDS, message.reference_task_ids))
+    if metadata:
+        out["metadata"] = metadata
     return out
 
 
@@ -265,10 +341,13 @@ def write_artifact(artifact: Artifact, form: JsonForm) -> dict[str, Any]:
     if artifact.description:
         out["description"] = artifact.description
     out["parts"] = [form.write_part(part) for part in artifact.parts]
-    if artifact.metadata:
-        out["metadata"] = artifact.metadata
-    if artifact.extensions and form.named:
+    metadata = artifact.metadata
+    if form.named and artifact.extensions:
         out["extensions"] = artifact.extensions
+    elif not form.named:
+        metadata = add_lists(metadata, (EXTENSIONS, artifact.extensions))
+    if metadata:
+        out["metadata"] = metadata
     return out
 
 

@@ -4,7 +4,8 @@ How it differs from 0.3 over JSON-RPC:
 
 * A message has its parts in `content`; no `kind` anywhere, a wrapper says what an answer is. States and roles are
   spelled as in 1.0, except for `TASK_STATE_CANCELLED`.
-* A message cannot name other tasks (`referenceTaskIds`), and readers of protobuf's JSON refuse members they do not know.
+* A message has no `referenceTaskIds`, and readers of protobuf's JSON refuse members they do not know; so these ids are in
+  the metadata.
 * A request names a resource (`tasks/{id}`, `tasks/{id}/pushNotificationConfigs/{id}`), not an id.
 * `configuration.blocking` is false by default; without a `configuration` the caller waits. A history
   length of 0 means all of it.
@@ -22,6 +23,8 @@ from dragoman.dialects.legacy_values import (
     REFERENCE,
     JsonForm,
     boxed,
+    label_metadata,
+    labelled,
     named,
     read_config,
     read_event,
@@ -82,7 +85,7 @@ class ProtoForm(JsonForm, frozen=True, kw_only=True):
         found = [member for member in ("text", "file", "data") if member in document]
         match found:
             case ["text"]:
-                return Part(text=text(document, "text", path), metadata=metadata)
+                return labelled(Part(text=text(document, "text", path), metadata=metadata))
             case ["file"]:
                 return _read_file(needed_object(document, "file", path), metadata, under(path, "file"))
             case ["data"]:
@@ -94,12 +97,12 @@ class ProtoForm(JsonForm, frozen=True, kw_only=True):
         metadata = part.metadata
         out: dict[str, Any]
         if part.text is not None:
-            out = {"text": part.text}
+            out, metadata = {"text": part.text}, label_metadata(part)
         elif part.raw is not None or part.url is not None:
             out = {"file": _write_file(part)}
         else:
             box = boxed(part)
-            out, metadata = {"data": {"data": box.data}}, box.metadata
+            out, metadata = {"data": {"data": box.data}}, label_metadata(box)
         return {**out, "metadata": metadata} if metadata else out
 
 

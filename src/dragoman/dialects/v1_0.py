@@ -90,6 +90,11 @@ class V1_0(Dialect):
         if isinstance(request, ops.CreatePushConfig):
             config = _with_one_scheme(request.config)
             return encoder.encode(replace(config, tenant=request.tenant or config.tenant))
+        if isinstance(request, ops.SendMessage):
+            stated = request.configuration.task_push_notification_config
+            if stated is not None and (config := _with_one_scheme(stated)) is not stated:
+                settings = replace(request.configuration, task_push_notification_config=config)
+                request = replace(request, configuration=settings)
         return encoder.encode(request)
 
     def read_result(self, op: Op, result: Any) -> Any:

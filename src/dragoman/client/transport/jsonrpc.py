@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,9 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
 
+_R = TypeVar("_R", bound=Request)
+_E = TypeVar("_E", bound=Event)
+
 
 class JsonRpc:
     """A `Service` in one dialect at one URL. A stream that has begun counts as dead after `silence` seconds without data."""
@@ -67,22 +70,25 @@ class JsonRpc:
             )
             return self._result(response, await response.read())
         op = UNARY[type(request)]
+        request = self._named(call, request)
         response = await self._post(call, op, request, "application/json")
         body = await response.read()
         if op is SEND and self._fast and (answer := read_model_event(body)) is not None:
             return answer
         if op is PUSH_DELETE:
             return self._check_done(response, body)
-        return self.dialect.read_result(op, self._result(response, body))
+        result = self.dialect.read_result(op, self._result(response, body))
+        return _in_context(result, request) if op is SEND else result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
+        request = self._named(call, request)
         response = await self._post(call, op, request, "text/event-stream")
         try:
             reader = self.dialect.reader()
             if not is_stream(response):
                 result = self._result(response, await response.read())
-                yield [StreamResponse(event) for event in reader.read(result)]
+                yield [StreamResponse(_in_context(event, request)) for event in reader.read(result)]
                 return
 
             def read(frame: Frame) -> list[Event]:
@@ -93,7 +99,8 @@ class JsonRpc:
                     if "error" not in document and frame.event not in ("", "message"):
                         return []  # a ping of another protocol
                     raise self._read_error(document, 200)
-                return reader.read(document["result"])
+                events = reader.read(document["result"])
+                return [_in_context(event, request) for event in events]
 
             subscribed = isinstance(request, SubscribeToTask)
             async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
@@ -105,11 +112,20 @@ class JsonRpc:
         method = self.dialect.method(op)
         if not method:
             raise UnsupportedOperation(f"this agent speaks A2A {self.dialect.name}, which has no {op.name}")
-        if self.dialect.names_tasks and isinstance(request, SendMessage) and not request.message.task_id:
-            # The same id for the same send, so that a repeated send does not make another task.
-            named = replace(request.message, task_id=call.idempotency_key or new_id())
-            request = replace(request, message=named)
         return await self._send(call, method, self.dialect.write_request(op, request), accept)
+
+    def _named(self, call: Call, request: _R) -> _R:
+        """The request with the id of a new task, where the client chooses it.
+
+        The same id for the same send, so that a repeated send does not make another task. Events of these versions do not
+        say to which context they belong, so that has a name, too.
+        """
+        if not self.dialect.names_tasks or not isinstance(request, SendMessage) or request.message.task_id:
+            return request
+        message = request.message
+        task_id = call.idempotency_key or new_id()
+        named = replace(message, task_id=task_id, context_id=message.context_id or task_id)
+        return replace(request, message=named)
 
     async def _send(self, call: Call, method: str, params: bytes, accept: str) -> Response:
         body = b'{"jsonrpc":"2.0","id":"%d","method":"%s","params":%s}' % (
@@ -143,6 +159,13 @@ class JsonRpc:
         if not isinstance(error, dict):
             return InvalidAgentResponse(f"{self.url} answered with neither a result nor an error")
         return self.dialect.read_error(error, http=http)
+
+
+def _in_context(event: _E, request: Request) -> _E:
+    """The event with the context of the message that it answers, if it names none."""
+    if isinstance(request, SendMessage) and not event.context_id and request.message.context_id:
+        return replace(event, context_id=request.message.context_id)
+    return event
 
 
 class _EventResult(Struct, rename="camel", gc=False):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dragoman.dialects.checks import MAX_PARTS, TOO_MANY_PARTS
+from dragoman.dialects.legacy_values import REFERENCE_TASK_IDS, add_lists, take_lists
 from dragoman.dialects.proto.values import read_moment, read_struct, write_moment, write_struct
 from dragoman.dialects.reading import Malformed
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
@@ -36,15 +37,21 @@ class Shape(NamedTuple):
 
 
 def read_message(message: Any, path: str, shape: Shape) -> Message:
+    metadata = read_metadata(message, path)
+    references: tuple[str, ...] = ()
+    if shape.references:
+        references = tuple(message.reference_task_ids)
+    elif metadata:
+        metadata, (references,) = take_lists(metadata, REFERENCE_TASK_IDS)
     return Message(
         message_id=message.message_id,
         role=_read_role(message.role, path),
         parts=_read_parts(getattr(message, shape.parts), path, shape),
         context_id=message.context_id,
         task_id=message.task_id,
-        metadata=read_metadata(message, path),
+        metadata=metadata,
         extensions=tuple(message.extensions),
-        reference_task_ids=tuple(message.reference_task_ids) if shape.references else (),
+        reference_task_ids=references,
     )
 
 
@@ -149,12 +156,16 @@ def write_message(message: Any, value: Message, shape: Shape) -> None:
         message.context_id = value.context_id
     if value.task_id:
         message.task_id = value.task_id
-    if value.metadata:
-        write_struct(message.metadata, value.metadata)
+    metadata = value.metadata
+    if value.reference_task_ids:
+        if shape.references:
+            message.reference_task_ids.extend(value.reference_task_ids)
+        else:
+            metadata = add_lists(metadata, (REFERENCE_TASK_IDS, value.reference_task_ids))
+    if metadata:
+        write_struct(message.metadata, metadata)
     if value.extensions:
         message.extensions.extend(value.extensions)
-    if value.reference_task_ids and shape.references:
-        message.reference_task_ids.extend(value.reference_task_ids)
 
 
 def write_artifact(message: Any, value: Artifact, shape: Shape) -> None:

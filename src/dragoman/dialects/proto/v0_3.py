@@ -17,7 +17,7 @@ from base64 import b64encode
 from functools import partial
 from typing import Any
 
-from dragoman.dialects.legacy_values import REFERENCE, boxed, unboxed
+from dragoman.dialects.legacy_values import REFERENCE, boxed, label_metadata, labelled, unboxed
 from dragoman.dialects.proto import cards, tasks
 from dragoman.dialects.proto.codec import Codec, MessageForm
 from dragoman.dialects.proto.messages import V0_3, Empty
@@ -35,7 +35,7 @@ def _read_part(message: Any, path: str) -> Part:
     metadata = read_metadata(message, path)
     kind = message.WhichOneof("part")
     if kind == "text":
-        return Part(text=message.text, metadata=metadata)
+        return labelled(Part(text=message.text, metadata=metadata))
     if kind == "file":
         return _read_file(message.file, metadata)
     if kind == "data":
@@ -61,6 +61,7 @@ def _write_part(message: Any, value: Part) -> None:
     metadata = value.metadata
     if value.text is not None:
         message.text = value.text
+        metadata = label_metadata(value)
     elif value.raw is not None or value.url is not None:
         file = message.file
         if value.raw is not None:
@@ -72,7 +73,7 @@ def _write_part(message: Any, value: Part) -> None:
         box = boxed(value)
         message.data.data.SetInParent()  # an empty object, too, is there
         write_struct(message.data.data, box.data)
-        metadata = box.metadata
+        metadata = label_metadata(box)
     if metadata:
         write_struct(message.metadata, metadata)
 
