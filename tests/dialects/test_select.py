@@ -285,3 +285,29 @@ def test_the_example_cards_are_tried_in_their_own_version() -> None:
 def test_a_typed_message_may_hold_anything() -> None:
     odd = msgspec.json.encode({"message": {"parts": "no list"}, "metadata": {"type": 1}})
     assert select.choose_for_rpc("", "message/send", odd).dialect.name == "0.3"
+
+
+@pytest.mark.parametrize("label", ["0.2.6", "0.2.5", "0.3.0"])
+def test_a_card_of_0_2_or_0_3_with_grpc_has_its_protobuf(label: str) -> None:
+    card = {
+        "name": "Old",
+        "protocolVersion": label,
+        "url": "http://a.example/",
+        "additionalInterfaces": [{"url": "a.example:50051", "transport": "GRPC"}],
+    }
+    found = [(each.protocol_binding, dialect.name) for each, dialect in select.for_card(card)]
+    assert found == [("JSONRPC", label[:3]), ("GRPC", "0.3-proto")]
+
+
+@pytest.mark.parametrize("more", [{}, {"protocolVersion": "1.0"}, {"authentication": {"schemes": []}}])
+def test_a_card_of_a_version_without_grpc_is_used_without_it(more: dict[str, Any]) -> None:
+    card = {
+        "name": "Old",
+        "url": "http://a.example/",
+        "preferredTransport": "GRPC",
+        "additionalInterfaces": [{"url": "http://a.example/rpc", "transport": "JSONRPC"}],
+        **more,
+    }
+    found = select.for_card(card, found_at="http://a.example/.well-known/agent.json")
+    assert {dialect.name for each, dialect in found if each.protocol_binding == "GRPC"} <= {"0.3-proto"}
+    assert [each for each, _ in found if each.protocol_binding == "JSONRPC"]

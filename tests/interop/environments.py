@@ -23,6 +23,7 @@ PROGRAMS = Path(__file__).parent / "peers"
 PYTHON = {
     "a2a-sdk-1.3.0": ("a2a-sdk[http-server,grpc,signing]==1.3.0", "uvicorn", "uvloop", "httptools"),
     "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
+    "a2a-sdk-0.2.16": ("a2a-sdk[grpc]==0.2.16", "uvicorn"),
     "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn", "uvloop", "httptools"),
 }
 FRAMEWORKS = {

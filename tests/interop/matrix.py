@@ -16,6 +16,7 @@ BEGIN, END = "<!-- make interop: begin -->", "<!-- make interop: end -->"
 _NAMES = {
     "a2a-js-1.3.0": "@a2a-js/sdk 1.3.0",
     "a2a-sdk-0.3.26": "a2a-sdk 0.3.26",
+    "a2a-sdk-0.2.16": "a2a-sdk 0.2.16",
     "a2a-sdk-1.3.0": "a2a-sdk 1.3.0",
     "fasta2a-2.1.1": "fasta2a 2.1.1",
     "JSONRPC": "JSON-RPC",
@@ -32,12 +33,14 @@ class Pair(NamedTuple):
     version: str
 
 
+JSONRPC_ONLY = ("fasta2a-2.1.1", "a2a-sdk-0.2.16")
+"""Servers with no other binding. a2a-sdk 0.2.16 has gRPC, but finds no task there whose id has a hyphen, as all of its own."""
 TO_THEM = [
     Pair(OURS, name, binding, version)
     for name in SERVERS
     for version in VERSIONS[name]
     for binding in BINDINGS
-    if binding == "JSONRPC" or name != "fasta2a-2.1.1"  # which has no other
+    if binding == "JSONRPC" or name not in JSONRPC_ONLY
 ]
 FROM_THEM = [
     Pair(name, OURS, binding, version)

@@ -14,6 +14,7 @@ from tests.ports import free_port
 SERVERS = {
     "a2a-sdk-1.3.0": "a2a_sdk_1_server.py",
     "a2a-sdk-0.3.26": "a2a_sdk_0_3_server.py",
+    "a2a-sdk-0.2.16": "a2a_sdk_0_2_server.py",
     "fasta2a-2.1.1": "fasta2a_server.py",
     "a2a-js-1.3.0": "a2a_js_server.mjs",
 }
@@ -25,6 +26,7 @@ CLIENTS = {
 VERSIONS = {
     "a2a-sdk-1.3.0": ("1.0", "0.3"),
     "a2a-sdk-0.3.26": ("0.3",),
+    "a2a-sdk-0.2.16": ("0.2",),
     "fasta2a-2.1.1": ("1.0",),
     "a2a-js-1.3.0": ("1.0", "0.3"),
 }

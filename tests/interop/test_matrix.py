@@ -19,6 +19,13 @@ from tests.interop.running import Outcome, checks, failures, serving
 
 LACKS = (
     Lack(frozenset({"list"}), "This version does not have it.", version="0.3"),
+    Lack(frozenset({"list"}), "This version does not have it.", version="0.2"),
+    Lack(
+        frozenset({"cancel", "resubscribe"}),
+        "It answers a send only when the task stops. If nobody reads the stream of a task, the task stops for good.",
+        peer="a2a-sdk-0.2.16",
+        role="server",
+    ),
     Lack(
         frozenset({"message", "list", "multi_turn", "finished_task"}),
         "Every message is a task of its own, there is no answer without one, and a finished task starts again. "

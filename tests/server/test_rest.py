@@ -402,6 +402,8 @@ async def test_the_media_type_is_the_one_the_caller_uses(headers: dict[str, str]
 
 # --- errors
 
+SHARE_A_CODE = (e.ExtensionRequired, e.Unauthenticated, e.Forbidden, e.RateLimited, e.Unavailable)
+"""Errors that 0.3 has no code for."""
 ERRORS: list[tuple[e.A2AError, int, str, int]] = [
     (e.TaskNotFound("t1"), 404, "NOT_FOUND", 404),
     (e.TaskNotCancelable("no"), 400, "FAILED_PRECONDITION", 409),
@@ -437,7 +439,9 @@ async def test_an_error_of_0_3_has_a_code_and_the_statuses_of_its_time(
 ) -> None:
     answer = await refused(error, path="/v1/tasks/t1")
     assert answer.status == old
-    known = {"type": name_of(error)} if name_of(error) else {}
+    known: dict[str, Any] = {"type": name_of(error)} if name_of(error) else {}
+    if isinstance(error, SHARE_A_CODE):
+        known["data"] = {"reason": error.reason}
     assert answer.json == {"code": code(error, "0.3"), "message": error.message, **known}
 
 

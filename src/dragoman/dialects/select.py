@@ -279,14 +279,17 @@ def for_card(document: Any, *, found_at: str = "") -> list[tuple[Interface, Dial
     unsure = era in ("0.2", "0.1") and not document.get("protocolVersion")
     out: list[tuple[Interface, Dialect]] = []
     for interface in card.supported_interfaces:
-        for name in ("0.2", "0.1") if unsure else (_for_interface(interface),):
+        for name in _for_interface(interface, unsure=unsure):
             if name in DIALECTS:
                 out.append((interface, DIALECTS[name]))
     return out
 
 
-def _for_interface(interface: Interface) -> str:
+def _for_interface(interface: Interface, *, unsure: bool) -> tuple[str, ...]:
     version = version_of(interface.protocol_version)
-    if version == "0.3" and interface.protocol_binding != JSONRPC:
-        return "0.3-proto"
-    return "1.0" if version.startswith("1.") else version
+    if version.startswith("1."):
+        return ("1.0",)
+    if interface.protocol_binding.upper() != JSONRPC:
+        # 0.2 has the protobuf of 0.3 from 0.2.2 on; before, there was JSON-RPC only.
+        return ("0.3-proto",) if version in ("0.3", "0.2") else ()
+    return ("0.2", "0.1") if unsure else (version,)
