@@ -90,6 +90,10 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "a/a", " ", ""),
         ("fullmatch", "a/a;", "a", "\n"),
     ),
+    "common._CAMEL": (("sub", "", "aA", ""), ("sub", "", "a", "")),
+    "common._WORD": (("findall", "", "a", ""), ("findall", "", "a ", ""), ("findall", "", "\u4e00", "")),
+    "memory._ENDING": (("sub", "", "a", "!"), ("sub", "", "es", "!")),
+    "oauth._TOKEN_LIKE": (("sub", "", "a", ""), ("sub", "", "aaaaaaaa ", "")),
     "findings._GRPC_ADDRESS": (
         ("fullmatch", "", "a", "!"),
         ("fullmatch", "[", ":", ""),
@@ -323,7 +327,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "answers: [^\\w'\\U0001F300-\\U0001FAFF\\u2705\\u2714\\u274C\\u2716\\u0300-\\u036F\\u0900-\\u0DFF\\u0E00-\\u0E7F]+|"
     "[\\U0001F3FB-\\U0001F3FF]": (("sub", "", ".", "a"), ("sub", "", ".a", "")),
-    "logs._SECRETS": (
+    "redact._IN_LINE": (
         ("sub", "", "eyJ-", ""),
         ("sub", "", "cookie", ""),
         ("sub", "cookie", '"', ""),
@@ -347,7 +351,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "-----BEGIN ", "A", ""),
         ("sub", "-----BEGIN PRIVATE KEY-----", "-----EN", ""),
     ),
-    "logs._JWT": (
+    "redact._JWT_IN_LINE": (
         ("sub", "", "eyJ-", ""),
         ("sub", "", "eyJ", ""),
         ("sub", "", "aeyJ", ""),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.console.redact import is_secret_name, redact, redact_text, redact_url
 from dragoman.console.tasks import key_of
 from dragoman.model.ops import Scope
+from dragoman.observe.redact import is_secret_name, redact, redact_text, redact_url
 from tests.console.conftest import Operator
 from tests.server.wire import request
 

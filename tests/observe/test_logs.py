@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.observe.logs import LOG_FIELDS, MAX_CHARACTERS, PlainLines, redact
+from dragoman.observe.redact import redact_text
 from tests import raw
 from tests.serving import Server
 from tests.waiting import until
@@ -141,3 +142,19 @@ def shout(text: str) -> str:
     logging.getLogger("somebody.else").warning("a line of another library")
     raise ValueError("no")
 """
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "dgm_" + "a" * 8,
+        "whsec_" + "a" * 8,
+        "ghp_" + "a" * 16,
+        "glpat-" + "a" * 20,
+        "AKIA" + "A" * 16,
+        "op_" + "b" * 32,
+    ],
+)
+def test_logs_and_the_console_mask_the_same_keys(secret: str) -> None:
+    assert secret not in redact(f"it was {secret}, they say")
+    assert secret not in redact_text(f"it was {secret}, they say")

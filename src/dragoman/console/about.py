@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.console.access import OPERATOR
 from dragoman.console.api import API, Console, ConsoleRequest, NotFound, product_version
-from dragoman.console.redact import redact_text
 from dragoman.console.tasks import iso
+from dragoman.observe.redact import redact_text
 from dragoman.server.routes import Route, RouteList, Table
 
 PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.console.records import MAX_STRING
-from dragoman.console.redact import redact, suspicious
 from dragoman.dialects import paths, select
 from dragoman.dialects.dialect import Dialect
 from dragoman.engine.records import KINDS, Mail, Record
 from dragoman.errors import A2AError
 from dragoman.model.ops import STREAM, SUBSCRIBE, Configuration, SendMessage, SubscribeToTask
+from dragoman.observe.redact import redact, suspicious
 from dragoman.server.sse import Frames
 
 JSONRPC = ("1.0", "0.3", "0.2", "0.2-type", "0.1", "draft", "arbiter")

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.console.redact import redact_text
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.reading import snake
+from dragoman.observe.redact import redact_text
 from dragoman.observe.terminal import sanitize
 
 ERROR, WARNING, INFO = "error", "warning", "info"

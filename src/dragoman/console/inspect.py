@@ -24,7 +24,6 @@ from dragoman.console.api import Console, ConsoleRequest
 from dragoman.console.findings import FetchedCard, check_card
 from dragoman.console.login import Logins
 from dragoman.console.outbound import check_url, connect_elsewhere
-from dragoman.console.redact import redact, redact_text
 from dragoman.console.talk import describe_choice
 from dragoman.dialects.cards import era_of
 from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable, UnsupportedOperation
@@ -33,6 +32,7 @@ from dragoman.model.fold import Fold
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Call, SubscribeToTask
 from dragoman.model.task import Task
+from dragoman.observe.redact import redact, redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.routes import Route, RouteList
 

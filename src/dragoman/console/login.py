@@ -22,10 +22,10 @@ from dragoman.client.transport.transport import Transport
 from dragoman.console.access import OPERATOR
 from dragoman.console.api import ANYBODY, API, Console, ConsoleRequest, NotFound
 from dragoman.console.outbound import check_url, connect_elsewhere
-from dragoman.console.redact import redact_text
 from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard
 from dragoman.model.ids import timestamp
+from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.routes import ApiResponse, Route, RouteList
 

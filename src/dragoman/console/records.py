@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from dragoman.console.redact import has_shape, redact, redact_text, suspicious
 from dragoman.engine.records import (
     Attempt,
     Cancel,
@@ -25,6 +24,7 @@ from dragoman.model.content import Message, Part
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate
 from dragoman.model.usage import TokenUsage
+from dragoman.observe.redact import has_shape, redact, redact_text, suspicious
 
 MAX_STRING = 64 << 10
 """Characters of a string in `data`; the record itself has all of them."""

@@ -24,7 +24,6 @@ from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Console, ConsoleRequest, frame, stream
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE, connect_elsewhere, connect_here
-from dragoman.console.redact import redact_text
 from dragoman.console.tasks import key_of, read_key
 from dragoman.console.wire import Masker, WireView
 from dragoman.dialects.cards import era_of
@@ -33,6 +32,7 @@ from dragoman.model.content import Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Batch, Principal, Scope
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.mount import Mount
 from dragoman.server.routes import Route, RouteList

@@ -22,7 +22,6 @@ from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, st
 from dragoman.console.dialect_views import DialectView
 from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, note_attempts
 from dragoman.console.records import RecordView, describe_parts, one_line, view
-from dragoman.console.redact import redact, suspicious
 from dragoman.dialects import cards
 from dragoman.engine.delegate import get_child
 from dragoman.engine.fork import fork
@@ -33,6 +32,7 @@ from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
 from dragoman.model.skill_schemas import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, Task, TaskState
+from dragoman.observe.redact import redact, suspicious
 from dragoman.server.cards import placed
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts

@@ -23,13 +23,13 @@ from msgspec import Struct
 
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import ANY_QUERY, API, Console, ConsoleRequest, NotFound, TooMany, frame, stream
-from dragoman.console.redact import MASK, is_secret_name, redact_text, redact_url
 from dragoman.console.tasks import iso, key_of, read_key
 from dragoman.engine.protocols import Store, TaskInfo
 from dragoman.engine.push_configs import Delivery
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
+from dragoman.observe.redact import MASK, is_secret_name, redact_text, redact_url
 from dragoman.push.post import CHALLENGE_PARAMETER
 from dragoman.server.exchange import Exchange
 from dragoman.server.routes import Route, RouteList

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from dragoman.client.transport.tap import BODY, END, MESSAGE, REQUEST, RESPONSE, WireEvent
-from dragoman.console.redact import MASK, is_secret_name, redact_text
 from dragoman.dialects.sse import MEDIA_TYPE
 from dragoman.model.ids import timestamp
+from dragoman.observe.redact import MASK, is_secret_name, redact_text
 
 MAX_TEXT = 64 << 10
 """Bytes of a body, a frame or a header that are shown."""

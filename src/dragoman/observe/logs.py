@@ -26,6 +26,7 @@ import msgspec
 from dragoman.engine.records import Snapshot
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Call
+from dragoman.observe.redact import redact_line
 from dragoman.observe.terminal import UNSAFE
 
 LOG_FIELDS: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar(
@@ -33,21 +34,6 @@ LOG_FIELDS: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar(
 )
 """Returns the fields of log lines in this context: `task`, `principal`, ... It is called when a line is written."""
 
-_SECRETS = re.compile(
-    r"""(?ix)
-    (?P<head> (?: set-)? cookie ["'\\]* \s* [=:] \s* ) [^\r\n"']+
-    | (?P<named> \b (?: bearer | basic | apikey ) \s+
-        | (?: token | secret | passw(?:or)?d | credentials? | api[-_]?key | authorization ) ["'\\]* \s* [=:] \s* ["'\\]*
-          (?: (?: bearer | basic | apikey | digest | hmac ) \s+ )? )
-      [^\s"'\\&,;}]{4,}
-    | (?P<url> :// [^\s/@:]* : ) [^\s/@]+ (?= @ )
-    | (?: dgm_ | atr_ | adm_ | \b sk- | whsec_ ) [A-Za-z0-9_-]{8,}
-    | -----BEGIN [A-Z ]* PRIVATE\ KEY----- .*? (?: -----END | \Z )
-    """,
-    re.DOTALL,
-)
-_JWT = re.compile(r"(?<![\w-])(?P<before>(?>[\w-]*?(?=eyJ)))[\w-]{10,}+\.[\w.-]*+")
-"""Looks only for the first `eyJ` of a word (an atomic group), so each word is read once. `token_eyJ...` is found, too."""
 _CONTROL = re.compile(f"[{UNSAFE}]")
 _PLAIN = re.compile(r"[!#-<>-~\xa1-\uffff]+")
 
@@ -65,8 +51,7 @@ def redact(text: str) -> str:
     """Remove what looks like a secret, and cut the text to `MAX_CHARACTERS`."""
     if len(text) > MAX_CHARACTERS:
         text = _cut(text)
-    text = _JWT.sub(r"\g<before>***", text)
-    return _SECRETS.sub(lambda m: (m["head"] or m["named"] or m["url"] or "") + "***", text)
+    return redact_line(text)
 
 
 def describe(error: BaseException) -> str:

@@ -1,8 +1,9 @@
-"""Takes secrets out of what the console shows.
+"""Takes secrets out of log lines and out of what the console shows.
 
-Values are masked by the name of their member (`token`, `client_secret`, `Authorization`), and secrets inside texts by their shape
-(`Bearer ...`, a JWT, the user and password of a URL, keys of well-known makers). A text may lose more than a secret; what is
-stored does not change.
+JSON values are masked by the name of their member (`token`, `client_secret`, `Authorization`), and secrets inside texts by their
+shape (`Bearer ...`, a JWT, the user and password of a URL, keys of well-known makers). A log line also has names in it
+(`password=...`, `"token": "..."`): what comes after them is masked, too. A text may lose more than a secret; what is stored does
+not change.
 """
 
 from __future__ import annotations
@@ -13,25 +14,45 @@ from urllib.parse import urlsplit, urlunsplit
 
 MASK = "***"
 
+_JWT = r"(?<![\w-])(?P<before>(?>[\w-]*?(?=eyJ)))[\w-]{10,}+\.[\w.-]*+"
+"""Looks only for the first `eyJ` of a word (an atomic group), so each word is read once. `token_eyJ...` is found, too."""
+_KEYS = r"""
+    (?: dgm_ | atr_ | adm_ | whsec_ | \b sk- ) [A-Za-z0-9_-]{8,}
+    | \b (?: op | sk | pk | rk | ghp | gho | ghs | xoxb | xoxp | glpat ) [_-] [A-Za-z0-9_-]{16,}
+    | \b AKIA[A-Z0-9]{16} \b
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY----- .*? (?: -----END[ ][A-Z ]*----- | \Z )
+"""
+"""Tokens and keys by their first letters: ours, those of well-known makers, private keys."""
 _NAMES = re.compile(
     r"(^|.*[-_. ]|.*(?<=[a-z])(?=[A-Z]))"
     r"(authorization|token|secrets?|passw(or)?d|passphrase|credentials?|api[-_ ]?key|private[-_ ]?key|cookie|signature)$",
     re.IGNORECASE,
 )
 _TEXTS = re.compile(
-    r"""
-    (?P<scheme>\b(?:Bearer|Basic|DPoP)\s+)[A-Za-z0-9._~+/=-]{12,}
-    | (?P<url>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@"'<>]{1,500}@
-    | (?<![\w-])(?P<before>(?>[\w-]*?(?=eyJ)))[\w-]{11,}+\.[\w-]{8,}+(?:\.[\w-]*+)?
-    | \b(?:atr|adm|op|dgm|sk|pk|rk|ghp|gho|ghs|xoxb|xoxp|glpat)[_-][A-Za-z0-9_-]{16,}
-    | \bAKIA[A-Z0-9]{16}\b
-    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*-----|\Z)
+    rf"""
+    (?P<scheme>\b(?:Bearer|Basic|DPoP)\s+)[A-Za-z0-9._~+/=-]{{12,}}
+    | (?P<url>\b[a-z][a-z0-9+.-]{{1,20}}://)[^\s/@"'<>]{{1,500}}@
+    | {_JWT}
+    | {_KEYS}
     """,
     re.VERBOSE | re.DOTALL,
 )
+_JWT_IN_LINE = re.compile(_JWT)
+_IN_LINE = re.compile(
+    rf"""(?ix)
+    (?P<head> (?: set-)? cookie ["'\\]* \s* [=:] \s* ) [^\r\n"']+
+    | (?P<named> \b (?: bearer | basic | apikey ) \s+
+        | (?: token | secret | passw(?:or)?d | credentials? | api[-_]?key | authorization ) ["'\\]* \s* [=:] \s* ["'\\]*
+          (?: (?: bearer | basic | apikey | digest | hmac ) \s+ )? )
+      [^\s"'\\&,;}}]{{4,}}
+    | (?P<url> :// [^\s/@:]* : ) [^\s/@]+ (?= @ )
+    | {_KEYS}
+    """,
+    re.DOTALL,
+)
 _SHAPES = (
     "bearer", "basic ", "dpop ", "://", "eyj", "akia", "atr_", "adm_", "op_", "dgm_", "sk-", "sk_", "pk-", "pk_", "rk-", "rk_",
-    "ghp_", "gho_", "ghs_", "xoxb-", "xoxp-", "glpat-", "private key",
+    "whsec_", "ghp_", "gho_", "ghs_", "xoxb-", "xoxp-", "glpat-", "private key",
 )  # fmt: skip
 """A text with none of these has no secret that could be known by its shape. To look for words is much faster than the expression."""
 _WORDS = ("authoriz", "token", "secret", "passw", "passphrase", "credential", "key", "cookie", "signature")
@@ -64,6 +85,12 @@ def redact(value: Any, *, masked: bool = False) -> Any:
 def redact_text(text: str) -> str:
     """A text without the secrets that can be known by their shape."""
     return _TEXTS.sub(_mask, text) if has_shape(text) else text
+
+
+def redact_line(text: str) -> str:
+    """A log line without what looks like a secret, by its shape or by the name before it."""
+    text = _JWT_IN_LINE.sub(r"\g<before>***", text)
+    return _IN_LINE.sub(lambda m: (m["head"] or m["named"] or m["url"] or "") + MASK, text)
 
 
 def _mask(match: re.Match[str]) -> str:
