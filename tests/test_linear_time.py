@@ -94,6 +94,12 @@ WORST: dict[str, tuple[Case, ...]] = {
     "common._WORD": (("findall", "", "a", ""), ("findall", "", "a ", ""), ("findall", "", "\u4e00", "")),
     "memory._ENDING": (("sub", "", "a", "!"), ("sub", "", "es", "!")),
     "oauth._TOKEN_LIKE": (("sub", "", "a", ""), ("sub", "", "aaaaaaaa ", "")),
+    "smolagents: (?:\\\\u[dD][89abAB][0-9a-fA-F]{2})$": (("sub", "", "\\ud8ff", "!"),),
+    'smolagents: \\s*\\{\\s*"answer"\\s*:\\s*"((?:[^"\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*)': (
+        ("match", "", " ", ""),
+        ("match", '{"answer":"', "a", ""),
+        ("match", '{"answer":"', "\\\\", ""),
+    ),
     "findings._GRPC_ADDRESS": (
         ("fullmatch", "", "a", "!"),
         ("fullmatch", "[", ":", ""),
