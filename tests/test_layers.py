@@ -4,6 +4,7 @@
        console                           all below
        hub  bridge                       all below, not each other
        mcp                               agent server client engine observe auth
+       catalogue                         server client, the protocols of stores, the guard of push
        server.application .runtime       put a server together, and run it: all below but the hub
        adapters                          executor agent engine client dialects
        executor                          agent engine
@@ -62,9 +63,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "model",
         "errors",
     ),
+    "catalogue": (
+        "server",
+        "client",
+        "engine.protocols",
+        "observe.terminal",
+        "push.guard",
+        "dialects",
+        "model",
+        "errors",
+    ),
     "hub": (
         "mcp",
         "agent",
+        "catalogue",
         "server",
         "client",
         "engine",
@@ -80,6 +92,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "console": (
         "mcp",
         "agent",
+        "catalogue",
         "server",
         "client",
         "engine",

@@ -26,6 +26,7 @@ VERBS = (
     "port",
     "card",
     "inspect",
+    "find",
     "send",
     "chat",
     "mcp",
@@ -55,6 +56,7 @@ Agents that talk A2A, in every version of it, and keep their tasks when the proc
   dragoman send http://127.0.0.1:8000 hi  send a message and print the answer
   dragoman inspect http://127.0.0.1:8000  look at an agent in a browser
   dragoman mcp install claude-code URL    use an agent as tools of Claude Code and other MCP clients
+  dragoman find "refund an order"         search a catalogue of agents
 
   dragoman bridge http://crew:9000        an agent elsewhere in all versions of A2A, with its tasks kept here
   dragoman init                           create a hub: many tenants, many agents

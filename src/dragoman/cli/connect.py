@@ -20,6 +20,7 @@ from dragoman.cli import show
 from dragoman.cli.arguments import allow_intermixed, duration
 from dragoman.client import Client, ClientCertificate, connect
 from dragoman.client.authorize import origin_of
+from dragoman.client.catalogue import is_catalogue, split_catalogue
 from dragoman.client.config import find_entry, read_agents
 from dragoman.client.credentials import name_files
 from dragoman.client.discover import resolve_target
@@ -46,7 +47,7 @@ def add_agent_options(parser: argparse.ArgumentParser, *more: str) -> None:
         "words",
         nargs="*",
         metavar=" ".join(["AGENT", *more]),
-        help="the agent: a URL, a file with a card, or a name in dragoman.toml",
+        help="the agent: a URL, a file with a card, a name in dragoman.toml, or catalogue://HOST/NAME",
     )
     parser.add_argument("-a", "--agent-card", metavar="AGENT", help="the agent, if it is not the first word")
     add_connection_options(parser)
@@ -168,6 +169,8 @@ def _hub_token(url: str) -> str | None:
         entry = agents.get(url) or (find_entry(there, agents) if isinstance(there, str) else None)
         if not isinstance(there, str) or (entry is not None and entry.credential is not None):
             return None
+        if is_catalogue(there):
+            there, _ = split_catalogue(there)
         same = _origin(there) == _origin(os.environ.get("DRAGOMAN_URL") or HUB_URL)
     except A2AError:  # not an address: `connect` reports it
         return None

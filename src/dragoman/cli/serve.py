@@ -29,6 +29,7 @@ One agent has the path /, several have the paths /<id>. All versions of A2A use 
   dragoman serve hello.py --store postgresql://db.example.com/tasks     on several machines
   dragoman serve hello.py --grpc-port 50051                     also over gRPC
   dragoman serve hello.py --public-url https://agents.example.com   behind a proxy
+  dragoman serve hello.py --catalogue                           others find its agents: dragoman find TEXT
   dragoman serve hello.py --console                             with pages that show its tasks: open the URL it prints
 """
 
@@ -205,8 +206,46 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)",
     )
     add_console(parser)
+    add_catalogue(parser)
     parser.add_argument(
         "--insecure", action="store_true", help="allow a public address without authentication"
+    )
+
+
+def add_catalogue(parser: argparse.ArgumentParser) -> None:
+    """The options of the catalogue."""
+    group = parser.add_argument_group("catalogue")
+    group.add_argument(
+        "--catalogue",
+        action="store_true",
+        help="publish a catalogue of the agents here and of those that `dragoman find --add` registers, with a search "
+        "(/.well-known/ai-catalog.json, /catalogue; default: off)",
+    )
+    group.add_argument(
+        "--catalogue-allow-private",
+        action="store_true",
+        help="registered agents may be at private addresses",
+    )
+
+
+def read_catalogue(args: argparse.Namespace) -> Any:
+    """The catalogue that the options and [catalogue] in dragoman.toml ask for; None if none."""
+    if not args.catalogue:
+        if args.catalogue_allow_private:
+            raise SystemExit("dragoman: --catalogue-allow-private needs --catalogue")
+        return None
+    from dragoman.catalogue import AgentCatalogue
+    from dragoman.catalogue.settings import read_catalogue
+
+    try:
+        given = read_catalogue()
+    except ValueError as error:
+        raise SystemExit(f"dragoman: {error}") from None
+    return AgentCatalogue(
+        name=given.name,
+        agents=given.agents,
+        allow_private=given.allow_private or args.catalogue_allow_private,
+        interval=given.interval,
     )
 
 
@@ -331,6 +370,7 @@ def read_server_options(args: argparse.Namespace) -> ServeOptions:
         tracer=_tracer() if args.otel else None,
         insecure=args.insecure,
         console=_console(args),
+        catalogue=read_catalogue(args),
     )
 
 

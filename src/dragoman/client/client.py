@@ -416,7 +416,8 @@ def _state(state: TaskState | str) -> TaskState:
 def connect(target: Any, *, timeout: float | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Talk to an agent: `async with connect("https://agent.example.com") as agent:`.
 
-    `target`: a base URL, the URL of a card, a card, a file with one, a name from `dragoman.toml`, or an `Agent`.
+    `target`: a base URL, the URL of a card, a card, a file with one, a name from `dragoman.toml`, a name in a catalogue
+    (`catalogue://agents.example.com/name`), or an `Agent`.
 
     `credentials`: a secret (used as the card asks), a `(name, password)`, a credential such as `ClientCredentials(...)`,
     or those by scheme. They go to the origin of `target` only; `origin` names another one. `headers` likewise.

@@ -1,4 +1,5 @@
-"""The file `dragoman.toml` in the working directory: agents by name (`[agents]`), and the settings of a hub (`[hub]`).
+"""The file `dragoman.toml` in the working directory: agents by name (`[agents]`), and the settings of a hub (`[hub]`) and of a
+catalogue (`[catalogue]`).
 
     [agents]
     weather = "https://weather.example.com"
@@ -8,7 +9,7 @@
     credentials = "env:CURRENCY_TOKEN"
 
 `connect`, every command of the command line and `turn.call` read `[agents]`, so that a credential is written down once.
-`hub/settings.py` reads `[hub]`.
+`hub/settings.py` reads `[hub]`, `catalogue/settings.py` reads `[catalogue]`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dragoman.client.credentials import ClientCertificate
 from dragoman.client.transport.transport import NotSent
 
 CONFIG = "dragoman.toml"
-TABLES = ("agents", "hub")
+TABLES = ("agents", "hub", "catalogue")
 
 
 def read_table(table: str, config: str = CONFIG) -> Any:
@@ -44,9 +45,7 @@ def read_table(table: str, config: str = CONFIG) -> Any:
     for name in tables:
         if name not in TABLES:
             near = get_close_matches(name, TABLES, 1)
-            hint = (
-                f": is it [{near[0]}]?" if near else f", only {' and '.join(f'[{each}]' for each in TABLES)}"
-            )
+            hint = f": is it [{near[0]}]?" if near else f", only {', '.join(f'[{each}]' for each in TABLES)}"
             raise ValueError(f"{place_of([name], config)}: there is no table [{name}]{hint}")
     return tables.get(table, {})
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dragoman.client import credentials as creds
 from dragoman.client import discover
 from dragoman.client.authorize import AuthorizedTransport, origin_of
+from dragoman.client.catalogue import RemoteCatalogue, card_of, is_catalogue, split_catalogue
 from dragoman.client.config import find_entry, read_agents
 from dragoman.client.discover import AgentCache, FoundCard, find_card, read_given_card, resolve_target
 from dragoman.client.extensions import ClientExtension
@@ -90,6 +91,8 @@ async def open_link(target: Any, options: Options) -> Link:
     """Find the agent, read its card, and choose how to talk to it."""
     if isinstance(target, str):
         target, options = apply_config(target, options)
+        if isinstance(target, str) and is_catalogue(target):
+            target, options = await find_in_catalogue(target, options)
     transport, where = _make_transport(target, options)
     try:
         return await _open(transport, where, options)
@@ -119,6 +122,27 @@ def apply_config(target: str, options: Options) -> tuple[str | Path, Options]:
         version=options.version or entry.version,
         binding=options.binding or entry.binding,
     )
+
+
+async def find_in_catalogue(target: str, options: Options) -> tuple[Any, Options]:
+    """The agent that `catalogue://host/name` names: the URL of its card or the card, and the options to connect to it.
+
+    Credentials that were given are for the catalogue's own origin, wherever it says that the agent is. For an agent elsewhere, those of
+    `[agents]` for its URL are used.
+    """
+    base, name = split_catalogue(target)
+    _, asking = apply_config(base, options)
+    transport, _ = _make_transport(base, asking)
+    transport.origin = origin_of(asking.origin or base)
+    transport.credential = choose_credential(asking, None, transport.origin)
+    try:
+        found = card_of(await RemoteCatalogue(base, transport).find(name))
+    finally:
+        if options.transport is None:
+            await transport.close()
+    if options.credentials is not None or options.headers:
+        return found, replace(options, origin=options.origin or base)
+    return apply_config(found, options) if isinstance(found, str) else (found, options)
 
 
 def _make_transport(target: Any, options: Options) -> tuple[AuthorizedTransport, Any]:
@@ -183,7 +207,7 @@ async def _open(transport: AuthorizedTransport, where: Any, options: Options) ->
     )
     # A secret belongs to the agent that the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else routes[0].url))
-    transport.credential = _choose_credential(options, found.card, transport.origin)
+    transport.credential = choose_credential(options, found.card, transport.origin)
     peer = RoutedPeer(routes, transport, silence=options.policy.silence, dialects=cache.dialects)
     streams = bool(found.card.capabilities.streaming)
     return Link(found, peer, RetryingService(peer, options.policy, streams=streams), transport)
@@ -226,13 +250,13 @@ async def _find_card(
     try:
         return await find(private=bool(options.headers), has_credentials=options.credentials is not None)
     except Unauthenticated:
-        transport.credential = _choose_credential(options, None, transport.origin)
+        transport.credential = choose_credential(options, None, transport.origin)
         if transport.credential is None:
             raise
     return await find(private=True, has_credentials=True)
 
 
-def _choose_credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:
+def choose_credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:
     chosen: list[creds.Credential] = []
     if options.headers:
         chosen.append(creds.Headers(options.headers))

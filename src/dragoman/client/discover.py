@@ -1,7 +1,7 @@
 """Find the card of an agent, and the URLs in it.
 
 An agent can be named by its base URL, the URL of its card, a card (an object, a document, a file), a name from the
-`[agents]` table of `dragoman.toml`, or be an agent in this process. Cards are cached as HTTP allows.
+`[agents]` table of `dragoman.toml`, a name in a catalogue (`catalogue://host/name`), or be an agent in this process. Cards are cached as HTTP allows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
+from dragoman.client.catalogue import SCHEMES as CATALOGUE_SCHEMES
 from dragoman.client.config import CONFIG, AgentEntry
 from dragoman.client.fetch import Fetcher
 from dragoman.client.transport.transport import (
@@ -194,7 +195,7 @@ def read_given_card(target: AgentCard | Mapping[str, Any] | Path) -> FoundCard:
 
 def resolve_target(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
     """The URL or the file that a text names. Raises `NotSent`."""
-    if name.lower().startswith(("http://", "https://")):
+    if name.lower().startswith(("http://", "https://", *CATALOGUE_SCHEMES)):
         return name
     if name in agents:
         return resolve_target(agents[name].url, {})
@@ -202,7 +203,7 @@ def resolve_target(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
         return Path(name)
     scheme, separator, _ = name.partition("://")
     if separator:
-        raise NotSent(f"{scheme}: is not a scheme we know: http or https")
+        raise NotSent(f"{scheme}: is not a scheme we know: http, https or catalogue")
     if name.endswith(".json") and (name.count("/") == 0 or name.startswith((".", "/", "~"))):
         raise NotSent(f"there is no file {name}")
     host = urlsplit(f"//{name}").hostname or ""

@@ -10,13 +10,12 @@ from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from dragoman.client import Client
 from dragoman.client.content import build_request
-from dragoman.client.discover import AgentCache, FoundCard
-from dragoman.client.fetch import Fetcher
+from dragoman.client.signature import check_signature
 from dragoman.client.transport.tap import BODY, END, REQUEST, RESPONSE, WireEvent
 from dragoman.client.transport.transport import NOT_JSON, decode_json
 from dragoman.console.access import OPERATOR
@@ -126,7 +125,9 @@ async def inspect_agent(
         async with client:
             found = client.link.found
             chosen = describe_choice(client, None)
-            signature = await check_signature(found, client)
+            link = client.link
+            checked = await check_signature(found, link.transport, link.transport.without_credentials)
+            signature = to_builtins(replace(checked, message=redact_text(checked.message)))
     except TimeoutError as error:
         raise Unreachable(str(error)) from None
     except (InvalidAgentResponse, UnsupportedOperation) as error:
@@ -245,49 +246,6 @@ def _scheme(name: str, scheme: SecurityScheme) -> dict[str, Any]:
             if flow is not None
         ]
     return out
-
-
-async def check_signature(found: FoundCard, client: Client) -> dict[str, Any]:
-    """Whether the card is signed, and by a key that its own host publishes.
-
-    A signature covers the 1.0 form of a card, so a server that has one for each version is asked for that one.
-    """
-    from dragoman.auth.signing import Trust  # imports cryptography, which is slow
-
-    document, transport = found.document, client.link.transport
-    if found.url and not document.get("signatures"):
-        try:
-            other = await AgentCache().get_card(transport, found.url, version="1.0", private=True)
-            document = other.document
-        except A2AError:
-            pass
-    if not document.get("signatures"):
-        return {"state": "unsigned", "message": "The card is not signed."}
-    parts = urlsplit(found.url)
-    if not parts.netloc:
-        return {
-            "state": "unknown",
-            "message": "The card has no address, so there is no host whose keys to trust.",
-        }
-    keys = f"{parts.scheme}://{parts.netloc}/.well-known/jwks.json"
-    trust = Trust(jwks_url=keys, jku_hosts=[parts.netloc])
-    try:
-        verified = await trust.verify(document, Fetcher(transport.without_credentials))
-    except A2AError as error:
-        differs = "does not match" in error.message  # else the key is not known
-        return {
-            "state": "invalid" if differs else "unknown",
-            "keys": keys,
-            "message": redact_text(error.message),
-        }
-    return {
-        "state": "valid",
-        "kid": verified.kid,
-        "algorithm": verified.algorithm,
-        "form": verified.form,
-        "keys": keys,
-        "message": "A key of the agent's own host has signed the card.",
-    }
 
 
 # -- the resume test -----------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.buses import open_bus
+from dragoman.catalogue import open_catalogue
+from dragoman.catalogue.settings import read_catalogue
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
 from dragoman.engine.runner import Program
@@ -21,6 +23,7 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
+from dragoman.hub.agents.listing import HubSource
 from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import roster
 from dragoman.hub.api.about import ModelInfo
@@ -146,7 +149,11 @@ def application(
     connections = Connections(limits.max_connections)
     bodies = ByteBudget(BODIES_BYTES)
     grpc = _grpc(settings, hub, bindings, limits, connections, bodies)
+    catalogue = None
+    if settings.catalogue:
+        catalogue = open_catalogue(opened, [HubSource(hub)], **_catalogue(settings))
     parts = ServerParts(
+        catalogue=catalogue,
         store=opened,
         bus=bus,
         engine=hub.engine,
@@ -158,6 +165,7 @@ def application(
     app = App(
         [],
         console=console(hub, parts, site.table) if console is not None else None,
+        catalogue=catalogue,
         bindings=[*bindings, grpc] if grpc else bindings,
         limits=limits,
         connections=connections,
@@ -165,8 +173,13 @@ def application(
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         elsewhere=site,
-        on_startup=[start, grpc.start] if grpc else [start],
-        on_shutdown=[grpc.drain, stop, grpc.stop] if grpc else [stop],
+        on_startup=[start, *([catalogue.start] if catalogue else ()), *([grpc.start] if grpc else ())],
+        on_shutdown=[
+            *([grpc.drain] if grpc else ()),
+            *([catalogue.stop] if catalogue else ()),
+            stop,
+            *([grpc.stop] if grpc else ()),
+        ],
         metrics=hub.metrics_text,
         metrics_token=settings.metrics_token,
         ready=readiness(opened, hub.engine.runner),
@@ -273,6 +286,17 @@ def _grpc(
         public_url=settings.public_url,
         find=mounts_by_agent(hub),
     )
+
+
+def _catalogue(settings: Settings) -> dict[str, Any]:
+    """The options of the catalogue, from [catalogue] in dragoman.toml. Raises `ValueError`."""
+    given = read_catalogue()
+    return {
+        "name": given.name,
+        "agents": given.agents,
+        "allow_private": given.allow_private or settings.allow_private,
+        "interval": given.interval,
+    }
 
 
 def _push(settings: Settings) -> PushOptions:

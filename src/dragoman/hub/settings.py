@@ -80,6 +80,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The token for /metrics from other machines."""
     console: bool = False
     """Serve pages and an API at /console, for the holders of the admin token and of tenants' tokens."""
+    catalogue: bool = False
+    """Publish a catalogue: each tenant finds its own agents, and those that the operator registered."""
     cors_origins: tuple[str, ...] = ("*",)
     search_key: str = ""
     """A key for Brave's web search."""

@@ -10,6 +10,7 @@ lifespan it starts with the first request.
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
     /.well-known/...                   the card of the agent at the root, or of the first; jwks.json, if cards are signed
     /console/...                       pages and an API for operators, if they are asked for
+    /catalogue/..., /.well-known/ai-catalog.json, /.well-known/ard.json    the catalogue, if it is asked for
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -56,7 +57,18 @@ Elsewhere = Callable[[Exchange], Awaitable[Mount | None]]
 Operators = Callable[[Exchange], Awaitable[None]]
 """Called for the paths of operators: it responds, errors included."""
 
-CONSOLE_PATH = "/console"
+CONSOLE_PATH, CATALOGUE_PATH = "/console", "/catalogue"
+
+
+class PathHandler(Protocol):
+    """Answers requests for paths of its own."""
+
+    def serves(self, path: str) -> bool: ...
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Responds, errors included."""
+        ...
+
 
 _SERVER_PATHS = ("/healthz", "/readyz", "/metrics")
 """Paths of the server, not of an agent. They have no CORS headers."""
@@ -70,7 +82,7 @@ class App:
     `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
     public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC;
     `bodies`: and their large bodies. `ready` raises when requests would fail, because something that we need is away.
-    `console` serves /console and what is below it; agents keep all other paths.
+    `console` serves /console and what is below it, `catalogue` its own paths; agents keep all others.
     """
 
     def __init__(
@@ -96,12 +108,15 @@ class App:
         busy: Callable[[], str] | None = None,
         persistent: bool = True,
         console: Operators | None = None,
+        catalogue: PathHandler | None = None,
     ) -> None:
         self._mounts = {mount.prefix: mount for mount in mounts}
         if len(self._mounts) != len(mounts):
             raise ValueError("two agents are mounted at one path")
         if console is not None and CONSOLE_PATH in self._mounts:
             raise ValueError(f"an agent and the console cannot both have the path {CONSOLE_PATH}")
+        if catalogue is not None and CATALOGUE_PATH in self._mounts:
+            raise ValueError(f"an agent and the catalogue cannot both have the path {CATALOGUE_PATH}")
         self._first = mounts[0] if mounts else None
         self._deepest = max((prefix.count("/") for prefix in self._mounts), default=0)
         self._elsewhere = elsewhere
@@ -130,7 +145,7 @@ class App:
         self._on_startup, self._on_shutdown = tuple(on_startup), tuple(on_shutdown)
         self._metrics, self._metrics_token = metrics, metrics_token
         self._ready, self._busy = ready, busy
-        self._console = console
+        self._console, self._catalogue = console, catalogue
         self._starting = asyncio.Lock()
         self.started = self.stopped = False
 
@@ -228,7 +243,14 @@ class App:
             if exchange.method == "OPTIONS" and self._cors.allows(exchange):
                 await self._cors.preflight(exchange)
                 return
-        found = self._roots.get(exchange.path) or self._find(exchange.path)
+        found = self._roots.get(exchange.path)
+        if found is None and self._catalogue is not None and self._catalogue.serves(exchange.path):
+            if self.stopped:
+                await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
+            else:
+                await self._catalogue(exchange)
+            return
+        found = found or self._find(exchange.path)
         if found is None and self._elsewhere is not None and not self.stopped:
             mount = await self._elsewhere(exchange)
             if exchange.responding:

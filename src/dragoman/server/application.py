@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace as replace_field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,12 +41,12 @@ from dragoman.observe.shared_memory import SharedCounters
 from dragoman.observe.shared_quota import SharedQuota
 from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.push.sender import open_push_sender
-from dragoman.server.app import App
+from dragoman.server.app import App, Callback
 from dragoman.server.cards import JWKS
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount
-from dragoman.server.options import AppOptions, Bridged, ServerConsole, ServerParts
+from dragoman.server.options import AppOptions, Bridged, ServerCatalogue, ServerConsole, ServerParts
 from dragoman.server.pipeline import Binding
 from dragoman.server.rest import Rest
 from dragoman.stores import default_store_of_app, open_store
@@ -84,6 +85,7 @@ def application(
     tracer: Tracer | None = None,
     console: ServerConsole | None = None,
     bridged: Mapping[str, Bridged] | None = None,
+    catalogue: ServerCatalogue | None = None,
     **engine: Unpack[NodeOptions],
 ) -> App:
     """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
@@ -101,7 +103,8 @@ def application(
     `quota`: limits of callers and agents (`observe.limit.Quota`). `shared_counters`: memory shared with the other workers.
     `metrics`: serve /metrics, to this machine or with `metrics_token`.
     `audit`: keep a record of who did what. `tracer`: make spans, as `observe.otel.OpenTelemetry` does.
-    `console`: pages and an API for operators at /console (`dragoman.console`).
+    `console`: pages and an API for operators at /console (`dragoman.console`). `catalogue`: a catalogue of agents, with a search
+    (`dragoman.catalogue`).
     `bridged`: by its id, how an agent that stands for another one is served (`dragoman.bridge`).
     """
     if not agents:
@@ -241,22 +244,31 @@ def application(
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
-    operators = None
-    if console is not None:
-        parts = ServerParts(
-            store=opened,
-            bus=told,
-            engine=service,
-            agents=agents,
-            mounts=mounts,
-            metrics=numbers.text if numbers else None,
-            audit=record,
-            push=messenger is not None,
-        )
-        operators = console.open(parts)
+    parts = ServerParts(
+        store=opened,
+        bus=told,
+        engine=service,
+        agents=agents,
+        mounts=mounts,
+        metrics=numbers.text if numbers else None,
+        audit=record,
+        push=messenger is not None,
+    )
+    listed = catalogue.open(parts) if catalogue is not None else None
+    operators = console.open(replace_field(parts, catalogue=listed)) if console is not None else None
+    starts: list[Callback] = [start]
+    stops: list[Callback] = [stop]
+    if listed is not None:
+        starts.append(listed.start)
+        stops.insert(0, listed.stop)
+    if grpc is not None:
+        starts.append(grpc.start)
+        stops = [grpc.drain, *stops, grpc.stop]
+    stops.append(fetch.close)
     return App(
         mounts,
         console=operators,
+        catalogue=listed,
         bindings=bindings,
         limits=limits,
         connections=connections,
@@ -265,8 +277,8 @@ def application(
         trusted_proxies=trusted_proxies,
         cors_origins=cors_origins,
         keepalive=keepalive,
-        on_startup=[start, grpc.start] if grpc else [start],
-        on_shutdown=[grpc.drain, stop, grpc.stop, fetch.close] if grpc else [stop, fetch.close],
+        on_startup=starts,
+        on_shutdown=stops,
         metrics=numbers.text if numbers else None,
         metrics_token=metrics_token,
         ready=readiness(opened, service.runner),

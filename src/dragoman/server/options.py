@@ -20,7 +20,7 @@ from dragoman.model.ops import Scope, Service
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.push.options import PushOptions
-from dragoman.server.app import Operators
+from dragoman.server.app import Operators, PathHandler
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
 
@@ -43,6 +43,26 @@ class ServerParts:
     """Webhooks are called."""
     admit: Callable[[Scope, str], AbstractContextManager[None]] | None = None
     """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
+    catalogue: OpenedCatalogue | None = None
+
+
+class OpenedCatalogue(PathHandler, Protocol):
+    """A catalogue that serves its paths (`dragoman.catalogue`), as far as a server needs to know."""
+
+    @property
+    def catalogue(self) -> Any:
+        """For the console: the `Catalogue` itself."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class ServerCatalogue(Protocol):
+    def open(self, parts: ServerParts) -> OpenedCatalogue:
+        """Called in each worker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +127,7 @@ class AppOptions(NodeOptions, total=False):
     tracer: Tracer | None
     console: ServerConsole | None
     bridged: Mapping[str, Bridged] | None
+    catalogue: ServerCatalogue | None
 
 
 class ServeOptions(AppOptions, total=False):

@@ -1,0 +1,146 @@
+"""One agent of the catalogue, as it is shown and searched.
+
+A card may come from anybody. What is taken from it is text on one line, without control characters, and short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.signature import UNKNOWN
+from dragoman.engine.protocols import SearchText
+from dragoman.model.card import AgentCard
+from dragoman.observe.terminal import one_line
+
+AGENT, BRIDGE, REGISTERED = "agent", "bridge", "registered"
+"""Where an entry comes from: an agent of this server, one behind a bridge, or a URL that the operator registered."""
+UP, DOWN = "up", "down"
+"""Of `Health.state`; the third is `unknown`."""
+
+MAX_NAME, MAX_DESCRIPTION, MAX_VERSION, MAX_TAG, MAX_EXAMPLE = 100, 600, 50, 40, 200
+MAX_SKILLS, MAX_TAGS, MAX_EXAMPLES, MAX_INTERFACES = 50, 30, 10, 12
+MAX_SKILL_DESCRIPTION = 200
+
+
+class SkillSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    description: str = ""
+
+
+class Description(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a card says of its agent."""
+
+    name: str
+    description: str = ""
+    version: str = ""
+    provider: str = ""
+    tags: tuple[str, ...] = ()
+    skills: tuple[SkillSummary, ...] = ()
+    examples: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    """`1.0 JSONRPC`: the versions and bindings that it offers."""
+
+
+class Health(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    state: str = "unknown"
+    """`up`, `down` or `unknown`."""
+    checked: str = ""
+    """When somebody last looked."""
+    since: str = ""
+    """Since when the state is what it is."""
+    error: str = ""
+    ms: int | None = None
+    """How long the last answer took."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    name: str
+    """Its name in the catalogue: for agents of this server, their id."""
+    kind: str = AGENT
+    tenant: str = ""
+    """The tenant of a hub that it belongs to; empty: all."""
+    path: str = ""
+    """The path of an agent of this server."""
+    url: str = ""
+    """The URL of an agent elsewhere."""
+    card_url: str = ""
+    """Where the card of an agent elsewhere was found; empty if it was not."""
+    private: bool = False
+    """Not for everybody."""
+    health: Health = Health()
+    signature: str = UNKNOWN
+    """`valid`, `invalid`, `unsigned` or `unknown`."""
+    description: Description
+    digest: str
+    """Stands for the text that is searched."""
+    added: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.description.name or self.name
+
+
+def short(text: object, limit: int) -> str:
+    """A text of a card: one line, at most `limit` characters."""
+    line = one_line(str(text)[: 4 * limit])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in texts:
+        if line := short(text, limit):
+            found[line] = None
+        if len(found) >= count:
+            break
+    return tuple(found)
+
+
+def describe(card: AgentCard) -> Description:
+    skills = card.skills[:MAX_SKILLS]
+    return Description(
+        name=short(card.name, MAX_NAME),
+        description=short(card.description, MAX_DESCRIPTION),
+        version=short(card.version, MAX_VERSION),
+        provider=short(card.provider.organization, MAX_NAME) if card.provider is not None else "",
+        tags=_some((tag for skill in skills for tag in skill.tags), MAX_TAGS, MAX_TAG),
+        skills=tuple(
+            SkillSummary(
+                id=short(skill.id, MAX_NAME),
+                name=short(skill.name, MAX_NAME),
+                description=short(skill.description, MAX_SKILL_DESCRIPTION),
+            )
+            for skill in skills
+        ),
+        examples=_some((text for skill in skills for text in skill.examples), MAX_EXAMPLES, MAX_EXAMPLE),
+        interfaces=_some(
+            (f"{each.protocol_version} {each.protocol_binding}" for each in card.supported_interfaces),
+            MAX_INTERFACES,
+            MAX_TAG,
+        ),
+    )
+
+
+def search_text(name: str, about: Description) -> SearchText:
+    return SearchText(
+        name=f"{name} {about.name}",
+        tags=" ".join(about.tags),
+        skills=" ".join(f"{skill.id} {skill.name}" for skill in about.skills),
+        about=" ".join(
+            [
+                about.description,
+                about.provider,
+                *(skill.description for skill in about.skills),
+                *about.examples,
+            ]
+        ),
+    )
+
+
+def digest_of(text: SearchText) -> str:
+    return sha256(msgspec.json.encode(text)).hexdigest()[:40]

@@ -1,0 +1,319 @@
+"""Agents elsewhere that the operator put into the catalogue, and the checks of whether they are alive.
+
+A check fetches the card. It connects only where the guard allows it, sends no credentials, follows no redirect, and ends after
+`CHECK_SECONDS`. A few checks run at a time. Nodes that share a store share the work: each agent is taken by one of them.
+An agent that does not answer is asked less and less often, and what was known of it stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.catalogue.entry import (
+    DOWN,
+    REGISTERED,
+    UP,
+    Description,
+    Entry,
+    Health,
+    describe,
+    digest_of,
+    search_text,
+    short,
+)
+from dragoman.catalogue.sources import Viewer
+from dragoman.client.discover import AgentCache, find_card
+from dragoman.client.signature import UNKNOWN, check_signature
+from dragoman.client.transport.network import AddressRefused, HttpTransport
+from dragoman.client.transport.transport import Transport
+from dragoman.engine.protocols import CatalogueStore, RegisteredAgent
+from dragoman.errors import A2AError, InvalidParams, Unauthenticated
+from dragoman.model.ids import timestamp
+from dragoman.push.guard import Guard
+
+MAX_REGISTERED = 1000
+CHECK_SECONDS = 10.0
+CHECKS_AT_ONCE = 4
+CHECK_INTERVAL = 300.0
+MAX_INTERVAL = 3600.0
+"""Seconds between two checks of an agent that has not answered for long."""
+_POLL_SECONDS = 15.0
+_ROWS_SECONDS = 1.0
+"""How old a list of registered agents may be: other processes change it, too."""
+_MAX_URL = 2048
+_MAX_ERROR = 200
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+log = logging.getLogger("dragoman.catalogue")
+
+
+class Taken(A2AError):
+    """The name is taken, or there is no room."""
+
+    reason, http = "CONFLICT", 409
+
+
+class NotRegistered(A2AError):
+    reason, http = "NOT_FOUND", 404
+
+
+class Known(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a registered agent: the `body` of its row."""
+
+    added: str = ""
+    origin: Literal["operator", "settings"] = "operator"
+    private: bool = False
+    health: Health = Health()
+    failures: int = 0
+    """Checks in a row that failed."""
+    signature: str = UNKNOWN
+    card_url: str = ""
+    description: Description | None = None
+
+
+def check_url(url: str) -> None:
+    """Raises `InvalidParams` for what cannot be the URL of an agent."""
+    try:
+        Guard(allow_private=True).check(url)
+    except AddressRefused as error:
+        raise InvalidParams(f"the URL of an agent: {error}", fields=(("url", str(error)),)) from None
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidParams(
+            "a name in the catalogue has lower-case letters, digits, dots and dashes, and begins with one of the first two",
+            fields=(("name", "is not a name"),),
+        )
+
+
+def name_from(text: str) -> str:
+    """A name for the catalogue, from that of an agent or of its host."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
+class RegisteredAgents:
+    """`changed` is awaited with the names of agents that are about to be listed: a catalogue of several processes shows them soon."""
+
+    def __init__(
+        self,
+        store: CatalogueStore,
+        guard: Guard,
+        *,
+        interval: float = CHECK_INTERVAL,
+        transport: Callable[[], Transport] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._interval, self._clock = store, interval, clock
+        self._transport = transport or (lambda: HttpTransport(dial=guard.dial, proxy=""))
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rows: tuple[float, Sequence[RegisteredAgent]] = (float("-inf"), ())
+        self._read: dict[bytes, Known] = {}
+
+    # -- listing -----------------------------------------------------------------------------------------------
+
+    async def entries(self, viewer: Viewer) -> Sequence[Entry]:
+        found = []
+        for agent in await self._registered():
+            known = self._known(agent)
+            if viewer.operator or (
+                agent.tenant in ("", viewer.tenant) and (viewer.known or not known.private)
+            ):
+                found.append(entry_of(agent, known))
+        return found
+
+    async def _registered(self) -> Sequence[RegisteredAgent]:
+        now = time.monotonic()
+        if now - self._rows[0] > _ROWS_SECONDS:
+            self._rows = now, await self._store.registered()
+            bodies = {agent.body for agent in self._rows[1]}
+            self._read = {body: known for body, known in self._read.items() if body in bodies}
+        return self._rows[1]
+
+    def _known(self, agent: RegisteredAgent) -> Known:
+        known = self._read.get(agent.body)
+        if known is None:
+            known = self._read[agent.body] = read_known(agent.body)
+        return known
+
+    def _changed(self) -> None:
+        self._rows = float("-inf"), ()
+
+    # -- registering -------------------------------------------------------------------------------------------
+
+    async def add(self, url: str, *, name: str = "", tenant: str = "", private: bool = False) -> Entry:
+        """Register an agent, and look at it at once. Without a `name`, it gets one from its card or its host.
+
+        An agent that does not answer is registered all the same. Raises `InvalidParams`, `Taken`.
+        """
+        check_url(url)
+        if name:
+            check_name(name)
+        known = await self._check(url, Known(added=timestamp(), private=private))
+        name = name or name_from(known.description.name if known.description is not None else "")
+        name = name or name_from(urlsplit(url).hostname or "") or "agent"
+        agent = RegisteredAgent(
+            tenant=tenant, name=name, url=url, due=self._next(known), body=msgspec.json.encode(known)
+        )
+        if not await self._store.register(agent, limit=MAX_REGISTERED):
+            self._changed()
+            taken = any((each.tenant, each.name) == (tenant, name) for each in await self._registered())
+            raise Taken(
+                f"there is an agent {name!r} in the catalogue: give this one another name"
+                if taken
+                else f"the catalogue has {MAX_REGISTERED} registered agents, which is as many as it takes"
+            )
+        self._changed()
+        return entry_of(agent, known)
+
+    async def remove(self, name: str, *, tenant: str = "") -> None:
+        """Raises `NotRegistered`."""
+        if not await self._store.unregister(tenant, name):
+            raise NotRegistered(f"there is no registered agent {short(name, 80)!r}")
+        self._changed()
+
+    async def check(self, name: str, *, tenant: str = "") -> Entry:
+        """Look at an agent now. Raises `NotRegistered`."""
+        self._changed()
+        for agent in await self._registered():
+            if (agent.tenant, agent.name) == (tenant, name):
+                return await self._refresh(agent)
+        raise NotRegistered(f"there is no registered agent {short(name, 80)!r}")
+
+    async def take_settings(self, agents: Mapping[str, str]) -> None:
+        """Have what the settings list registered, by name and URL; what they listed before and do not list now goes."""
+        for agent in await self._store.registered():
+            if read_known(agent.body).origin == "settings" and agents.get(agent.name) != agent.url:
+                await self._store.unregister(agent.tenant, agent.name)
+        body = msgspec.json.encode(Known(added=timestamp(), origin="settings"))
+        for name, url in agents.items():
+            await self._store.register(RegisteredAgent(name=name, url=url, body=body), limit=MAX_REGISTERED)
+        self._changed()
+        self._wake.set()
+
+    # -- checks ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._work(), name=f"dragoman-catalogue-{n}") for n in range(CHECKS_AT_ONCE)
+        ]
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                now = self._clock()
+                due = await self._store.take_due(now, now + max(self._interval, 2 * CHECK_SECONDS), limit=1)
+                for agent in due:
+                    await self._refresh(agent)
+            except Exception as error:
+                log.warning(
+                    "the catalogue could not be refreshed: %s",
+                    short(error, _MAX_ERROR) or type(error).__name__,
+                )
+                due = ()
+            if not due:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_POLL_SECONDS, self._interval)):
+                await self._wake.wait()
+
+    def _next(self, known: Known) -> float:
+        wait = self._interval * 2 ** min(known.failures, 10) if known.failures else self._interval
+        return self._clock() + max(self._interval, min(wait, MAX_INTERVAL))
+
+    async def _refresh(self, agent: RegisteredAgent) -> Entry:
+        before = read_known(agent.body)
+        known = await self._check(agent.url, before)
+        if known.health.state != before.health.state:
+            log.info("%s (%s) is %s%s", agent.name, agent.url, known.health.state,
+                     f": {known.health.error}" if known.health.error else "")  # fmt: skip
+        agent = replace(agent, due=self._next(known), body=msgspec.json.encode(known))
+        await self._store.update(agent)
+        self._changed()
+        return entry_of(agent, known)
+
+    async def _check(self, url: str, before: Known) -> Known:
+        """What is known of the agent now. Never raises because of the agent."""
+        transport, began = self._transport(), time.monotonic()
+        card: Mapping[str, object] = {}
+        error, state = "", UP
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                card = await self._look(url, transport)
+        except Unauthenticated:
+            error = "its card needs credentials"
+        except TimeoutError:
+            error, state = f"it did not answer within {CHECK_SECONDS:g} s", DOWN
+        except (A2AError, OSError, ValueError, RecursionError) as failure:
+            error, state = short(failure, _MAX_ERROR) or type(failure).__name__, DOWN
+        except Exception as failure:  # whatever a card makes us do, the next one is checked
+            log.exception("the card at %s cannot be read", url)
+            error, state = type(failure).__name__, DOWN
+        finally:
+            await _quietly(transport.close())
+        now = timestamp()
+        health = Health(
+            state=state,
+            checked=now,
+            since=before.health.since if before.health.state == state else now,
+            error=error,
+            ms=round((time.monotonic() - began) * 1000) if state == UP else None,
+        )
+        failures = before.failures + 1 if state == DOWN else 0
+        return replace(before, health=health, failures=failures, **card)
+
+    async def _look(self, url: str, transport: Transport) -> Mapping[str, object]:
+        found = await find_card(transport, url, AgentCache())
+        checked = await check_signature(found, transport)
+        about = await asyncio.to_thread(describe, found.card)
+        return {"description": about, "signature": checked.state, "card_url": found.url[:_MAX_URL]}
+
+
+async def _quietly(work: Awaitable[object]) -> None:
+    with suppress(Exception):
+        await work
+
+
+def read_known(body: bytes) -> Known:
+    try:
+        return msgspec.json.decode(body, type=Known)
+    except msgspec.MsgspecError:
+        return Known()  # written by a newer version; the next check replaces it
+
+
+def entry_of(agent: RegisteredAgent, known: Known) -> Entry:
+    about = known.description or Description(name=agent.name)
+    return Entry(
+        name=agent.name,
+        kind=REGISTERED,
+        tenant=agent.tenant,
+        url=agent.url,
+        card_url=known.card_url,
+        private=known.private,
+        health=known.health,
+        signature=known.signature,
+        description=about,
+        digest=digest_of(search_text(agent.name, about)),
+        added=known.added,
+    )

@@ -1,0 +1,62 @@
+"""The table `[catalogue]` of `dragoman.toml`.
+
+[catalogue]
+url = "https://agents.example.com"     # where `dragoman find` searches
+name = "Example Inc."                  # who operates the catalogue that this server publishes
+interval = 300                         # seconds between two checks of a registered agent
+allow_private = true                   # registered agents may be at private addresses
+
+[catalogue.agents]                     # agents elsewhere that are registered when the server starts
+money = "https://money.example.com"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.catalogue.registered import CHECK_INTERVAL, MAX_REGISTERED, check_name, check_url
+from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
+from dragoman.errors import InvalidParams
+
+
+class CatalogueSettings(Struct, frozen=True, kw_only=True):
+    url: str = ""
+    name: str = ""
+    interval: Annotated[float, Meta(ge=1, le=86_400)] = CHECK_INTERVAL
+    allow_private: bool = False
+    agents: dict[str, str] | None = None
+    """None: there is no such table, so what it registered before stays."""
+
+
+def read_catalogue(config: str = CONFIG) -> CatalogueSettings:
+    """The settings, or the defaults where there is no file. Raises `ValueError`."""
+    table = read_table("catalogue", config)
+    if not isinstance(table, dict):
+        raise ValueError(f"{place_of(['catalogue'], config)}: catalogue is not a table ([catalogue])")
+    for name in table:
+        if name not in CatalogueSettings.__struct_fields__:
+            fault = unknown_setting(name, CatalogueSettings.__struct_fields__, "catalogue")
+            raise ValueError(f"{place_of(['catalogue', name], config)}: {fault}")
+    try:
+        settings = msgspec.convert(table, CatalogueSettings, strict=False)
+    except msgspec.ValidationError as error:
+        path = re.findall(r"\w+", str(error).partition(" - at ")[2])
+        place = place_of(["catalogue", *path], config)
+        inside = "a value in " if len(path) > 1 or "[" in str(error) else ""
+        raise ValueError(f"{place}: {inside}{'.'.join(path[:1]) or 'a value'} {explain(error)}") from None
+    agents = settings.agents or {}
+    if len(agents) > MAX_REGISTERED:
+        raise ValueError(
+            f"{place_of(['catalogue', 'agents'], config)}: there are more than {MAX_REGISTERED} agents"
+        )
+    for name, url in agents.items():
+        try:
+            check_name(name)
+            check_url(url)
+        except InvalidParams as error:
+            raise ValueError(f"{place_of(['catalogue', 'agents', name], config)}: {name}: {error}") from None
+    return settings

@@ -1,0 +1,62 @@
+"""The agents of a hub in its catalogue: a tenant sees its own, the operator those of all tenants, nobody else any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.catalogue.entry import UP, Entry, Health
+from dragoman.catalogue.sources import Described, Viewer
+from dragoman.client.signature import UNSIGNED
+from dragoman.errors import Unauthenticated
+from dragoman.hub.api.authentication import AGENTS_PATH, authenticate
+from dragoman.hub.hub import Hub
+from dragoman.hub.tenants.tenants import Tenant
+from dragoman.model.card import AgentCard
+
+MAX_LISTED = 5000
+"""Agents that an operator sees."""
+
+
+class HubSource:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._described = Described()
+
+    async def entries(self, viewer: Viewer) -> Sequence[Entry]:
+        hub = self._hub
+        if viewer.operator:
+            found: list[Entry] = []
+            for tenant in await hub.tenants.list():
+                if not tenant.disabled and len(found) < MAX_LISTED:
+                    found += await self._of_tenant(tenant)
+            return found
+        header = viewer.exchange.header(b"authorization") if viewer.exchange is not None else ""
+        if viewer.exchange is None or not header:
+            return ()
+        try:
+            tenant = await authenticate(hub, header, viewer.exchange.path)
+        except Unauthenticated:
+            return ()
+        viewer.known, viewer.tenant = True, tenant.name
+        return await self._of_tenant(tenant)
+
+    async def _of_tenant(self, tenant: Tenant) -> Sequence[Entry]:
+        hub = self._hub
+        shared = [(name, hub.programs.card(agent, name)) for name, agent in hub.catalogue.code.items()]
+        own = [
+            (entry.id, hub.programs.card(entry, entry.id)) for entry in await hub.catalogue.list(tenant.id)
+        ]
+        return [self._entry(tenant, name, card) for name, card in dict([*own, *shared]).items()]
+
+    def _entry(self, tenant: Tenant, name: str, card: AgentCard) -> Entry:
+        about, digest = self._described.get((tenant.key, name), name, card)
+        return Entry(
+            name=name,
+            tenant=tenant.name,
+            path=AGENTS_PATH + name,
+            private=True,
+            health=Health(state=UP),
+            signature=UNSIGNED,
+            description=about,
+            digest=digest,
+        )
