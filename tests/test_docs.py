@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from dragoman.catalogue.settings import CatalogueSettings, read_catalogue
 from dragoman.cli import VERBS, parser
 from dragoman.client.config import AgentEntry, read_agents
 from dragoman.hub.settings import Settings, settings
@@ -223,7 +225,7 @@ def test_a_command_that_is_wrong_is_found(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_page_of_the_configuration_has_every_setting_with_its_default(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    agents, hub = [block for language, block in fenced(page) if language == "toml"]
+    agents, hub, catalogue = [block for language, block in fenced(page) if language == "toml"]
     entries = read_agents(tomllib.loads(agents)["agents"])
     written = {
         name
@@ -236,6 +238,9 @@ def test_the_page_of_the_configuration_has_every_setting_with_its_default(tmp_pa
     config = tmp_path / "dragoman.toml"
     config.write_text(hub)
     assert settings(environment={}, config=str(config)) == Settings()
+    config.write_text(catalogue)
+    assert set(tomllib.loads(catalogue)["catalogue"]) == set(CatalogueSettings.__struct_fields__)
+    assert replace(read_catalogue(str(config)), agents=None) == CatalogueSettings()
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

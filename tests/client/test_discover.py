@@ -82,7 +82,7 @@ async def echo(text: str) -> str:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("htp://agent.test", "htp: is not a scheme we know: http or https"),
+        ("htp://agent.test", "htp: is not a scheme we know: http, https or catalogue"),
         ("no-such-card.json", "there is no file no-such-card.json"),
         ("./agents/no-such-card.json", "there is no file ./agents/no-such-card.json"),
     ],
