@@ -84,14 +84,14 @@ def test_dir_lists_the_public_names_and_nothing_else() -> None:
 
 
 def test_dir_shows_every_public_name_also_those_that_are_imported_later() -> None:
-    for name in ("dragoman.auth", "dragoman.executor"):
+    for name in ("dragoman.auth", "dragoman.executor", "dragoman.mcp"):
         asked = f"import {name} as it; print(sorted(set(it.__all__) - set(dir(it))))"
         done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
 
 
 def test_documents_and_examples_import_public_modules_only() -> None:
-    public = {"", "auth", "client", "errors", "executor", "push"}
+    public = {"", "auth", "client", "errors", "executor", "mcp", "push"}
     public |= {f"adapters.{name}" for name in ("langgraph", "openai_agents", "pydantic_ai", "smolagents")}
     root = Path(__file__).parent.parent
     texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.py")]

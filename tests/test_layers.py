@@ -163,8 +163,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     ),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("mcp", "cli.mcp"),
-    "httpx2": ("mcp.http",),
+    "httpx2": ("mcp.http_client",),
     "jsonschema": ("mcp",),
+    "referencing": ("mcp",),
     "xllamacpp": ("hub.models.embedded",),
 }
 """Optional libraries, and the modules that are there for them."""

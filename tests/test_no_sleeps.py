@@ -16,6 +16,8 @@ PROGRAMS = {
     "push/agent.py": "an agent in another process: its work takes `PACE` seconds",
     "client/paced.py": "an agent in another process: its work takes time",
     "hub/mcp_slow_server.py": "a server in another process: it waits for a file",
+    "mcp/tool_agent.py": "a server in another process: it waits for a file",
+    "mcp/tool_server.py": "a server in another process: it waits for files",
     "hub/test_escape.py": "a command in a sandbox that runs for too long",
     "cli/test_dev.py": "an agent in another process: it waits for a file",
     "console/test_processes.py": "an agent in another process: it waits for a file",

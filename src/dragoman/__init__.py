@@ -7,7 +7,7 @@ wrap          serve an agent of LangGraph, pydantic-ai, the OpenAI Agents SDK an
 serve         several agents in one process; `application` is the same as an ASGI app
 
 The public modules are `dragoman`, `dragoman.auth` (who is calling), `dragoman.client` (credentials, retries),
-`dragoman.errors`, `dragoman.push` (receiving notifications) and `dragoman.executor` (agents written for the SDK). Their
+`dragoman.errors`, `dragoman.push` (receiving notifications), `dragoman.executor` (agents written for the SDK) and `dragoman.mcp` (tools of MCP servers). Their
 `__all__` lists what is public. Every other module is internal and may change in any release.
 """
 
@@ -28,6 +28,7 @@ from dragoman.agent.extensions import (
 from dragoman.engine.conversation import ConversationMessage
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.streamed import Result, StartOver, Status
+from dragoman.engine.tools import Tool, ToolResult
 from dragoman.engine.turn import Turn
 from dragoman.model.card import AgentCard, Extension, Provider, Skill
 from dragoman.model.content import Artifact, Message, Part, Role
@@ -87,6 +88,8 @@ __all__ = [
     "TaskUsage",
     "TimestampExtension",
     "TokenUsage",
+    "Tool",
+    "ToolResult",
     "TraceabilityExtension",
     "Turn",
     "UsageExtension",

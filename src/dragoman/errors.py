@@ -9,6 +9,7 @@
       ExtendedCardNotConfigured ExtensionRequired VersionNotSupported
       Unauthenticated Forbidden RateLimited Unavailable
       Unreachable            a peer could not be reached, or its answer could not be read
+      ToolFailed             a tool failed, was not approved, or may have run without an answer
 
 Each class has its `reason` and its codes in A2A 1.0.1 (JSON-RPC, HTTP, gRPC). `dialects/errors.py` has the codes of older
 versions. Any other exception becomes an internal error without details, and is logged once where it is caught.
@@ -172,6 +173,27 @@ class Unreachable(A2AError):
     may_be_restarting = False
     """Nobody accepted the connection: whoever can wait may try again."""
     reason, rpc, http, grpc = "UNREACHABLE", -32603, 502, "UNAVAILABLE"
+
+
+class ToolFailed(A2AError):
+    """A tool that a turn called did not return a result. Whoever does not catch it fails the task with `message`.
+
+    `explanation` is for the agent or its model, and is not shown to callers: what the tool or its server said.
+    """
+
+    reason, rpc, http, grpc = "TOOL_FAILED", -32603, 502, "INTERNAL"
+
+    def __init__(self, message: str = "", *, why: str = "error", explanation: str = "", **kw: Any) -> None:
+        super().__init__(message, **kw)
+        self.why = why
+        """`error` (the tool said so), `arguments`, `result` (it does not fit its schema), `declined`, `timeout`, `unknown` (it may
+        have run, and must not run twice), `unreachable`, `refused` (it wanted what it may not have), `unknown-tool`."""
+        self.explanation = explanation
+
+    @property
+    def text(self) -> str:
+        """What to tell a model: the message, and the explanation."""
+        return f"{self.message}: {self.explanation}" if self.explanation else self.message
 
 
 class keep_going:

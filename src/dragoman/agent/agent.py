@@ -15,7 +15,8 @@ from dragoman.agent.parameters import JSON, TEXT, arguments_of
 from dragoman.agent.skill import SkillFunction, SkillOptions, declare, words
 from dragoman.auth.requirements import Requirements, need
 from dragoman.engine.records import Mail
-from dragoman.engine.turn import Turn
+from dragoman.engine.tools import ToolBox, ToolServer
+from dragoman.engine.turn import Turn, attach_tools
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
 from dragoman.model.content import Message, Part
@@ -68,6 +69,7 @@ class Agent:
     returns skills or a whole card. `private_card` keeps the card itself for them.
 
     `earlier` are agents with earlier versions of the code. They finish the turns that they began (`docs/changing-agents.md`).
+    `tools` are servers whose tools a turn may call: `tools=[mcp("npx some-server")]` (`docs/mcp.md`).
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Agent:
         extended_card: Callable[[Principal], Any] | Sequence[Skill] | None = None,
         private_card: bool = False,
         earlier: Sequence[Agent] = (),
+        tools: Sequence[ToolServer] = (),
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"an agent needs a name, not {name!r}")
@@ -139,9 +142,15 @@ class Agent:
         if any(not each.uri for each in self.extensions):
             raise ValueError("an extension needs a uri")
         self._card: AgentCard | None = None
+        self.tools = ToolBox(tools) if tools else None
         self._earlier = {agent.version: agent for agent in earlier}
         if version in self._earlier or len(self._earlier) != len(earlier):
             raise ValueError("each of the earlier agents needs a version of its own: Agent(version=...)")
+
+    @property
+    def versions_of_code(self) -> tuple[Agent, ...]:
+        """This agent, and those with earlier versions of its code."""
+        return (self, *self._earlier.values())
 
     @property
     def card(self) -> AgentCard:
@@ -206,13 +215,7 @@ class Agent:
 
         def declared(function: Callable[..., Any]) -> Callable[..., Any]:
             check_options(options, SkillOptions, "a skill")
-            skill = declare(function, **options)
-            if skill.skill.id in self._skills:
-                raise TypeError(f"agent {self.name!r} has a skill {skill.skill.id!r} already")
-            if skill.default and (other := next((s for s in self._skills.values() if s.default), None)):
-                raise TypeError(f"agent {self.name!r} has a default skill already: {other.skill.id!r}")
-            self._skills[skill.skill.id] = skill
-            self._card = None
+            add_skill(self, declare(function, **options))
             return function
 
         return declared if function is None else declared(function)
@@ -238,6 +241,8 @@ class Agent:
             _check_output(skill.skill.output_modes or self.card.default_output_modes, accepted)
         if (skill.particular or message.parts[0].text is None) and not message.task_id:
             arguments_of(skill.parameters, message, None)
+        if skill.check is not None and not message.task_id:
+            skill.check(message)
         return skill.reply
 
     async def _authorize(self, call: Call, request: Request) -> None:
@@ -267,6 +272,8 @@ class Agent:
     def work(self, turn: Turn) -> Awaitable[None]:
         if turn.version != self.version and (earlier := self._earlier.get(turn.version)) is not None:
             return earlier.work(turn)
+        if self.tools is not None:
+            attach_tools(turn, self.tools)
         mail, first = turn.mail, turn.first
         wanted = _named(mail.message, mail.metadata)
         if wanted is None and first is not mail:
@@ -328,6 +335,17 @@ class Agent:
         from dragoman.agent.testing import in_process
 
         return in_process(self, **options)
+
+
+def add_skill(agent: Agent, skill: SkillFunction) -> None:
+    """Add a skill that was not read from a signature: for the packages of Dragoman itself."""
+    skills = agent._skills
+    if skill.skill.id in skills:
+        raise TypeError(f"agent {agent.name!r} has a skill {skill.skill.id!r} already")
+    if skill.default and (other := next((s for s in skills.values() if s.default), None)):
+        raise TypeError(f"agent {agent.name!r} has a default skill already: {other.skill.id!r}")
+    skills[skill.skill.id] = skill
+    agent._card = None
 
 
 def _id(name: str) -> str:

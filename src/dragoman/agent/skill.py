@@ -76,6 +76,8 @@ class SkillFunction:
     """Not every message will do."""
     schema: SkillSchema
     """What it takes and returns as data."""
+    check: Callable[[Message], None] | None = None
+    """Raises what is wrong with a message, before there is a task."""
 
     async def run(self, turn: Turn) -> None:
         """Call the function and make its answer the task's."""

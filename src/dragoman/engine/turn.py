@@ -27,7 +27,8 @@ from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries
 from dragoman.engine.records import Mail, Note
 from dragoman.engine.streamed import StepStream
-from dragoman.errors import Unavailable
+from dragoman.engine.tools import Tool, ToolBox, ToolResult
+from dragoman.errors import ToolFailed, Unavailable
 from dragoman.model.content import Message, Part
 from dragoman.model.fold import Fold
 from dragoman.model.ops import ListTasks, Scope, SendMessage
@@ -58,11 +59,12 @@ class ArtifactOptions(TypedDict, total=False):
 class Turn:
     """One run of an agent's function."""
 
-    __slots__ = ("_peers", "_record", "attempt", "context_id", "first", "mail", "message", "n", "scope", "task_id", "trace",
+    __slots__ = ("_peers", "_record", "_tools", "attempt", "context_id", "first", "mail", "message", "n", "scope", "task_id", "trace",
                  "version")  # fmt: skip
 
     def __init__(self, record: Recorded, peers: Peers | None = None) -> None:
         self._record, self._peers = record, peers
+        self._tools: ToolBox | None = None
         self.scope: Scope = record.scope
         """Whose task it is: the tenant, the agent, the owner."""
         self.mail: Mail = record.mail
@@ -464,6 +466,29 @@ class Turn:
         how = Retries(retries, backoff, timeout) if retries or timeout is not None else ONCE
         return StepStream(self._record, key, work, args, kw, artifact, how)
 
+    # -- tools -------------------------------------------------------------------------------------------------
+
+    async def tools(self) -> list[Tool]:
+        """The tools of the agent (`Agent(tools=[...])`), with their schemas: `[tool.function for tool in await turn.tools()]`
+        is what most models take. Those of a server that cannot be reached are left out."""
+        return [] if self._tools is None else await self._tools.all()
+
+    async def tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, /, *, key: str = "", **more: Any
+    ) -> ToolResult:
+        """Call a tool, and return its result: `.text`, `.data`, `.files`. Raises `dragoman.errors.ToolFailed`.
+
+        Arguments are given by name or as a mapping: `turn.tool("add", a=1, b=2)`, `turn.tool("add", {"a": 1, "b": 2})`.
+        They are checked against the tool's schema before anything is sent.
+
+        The call is a step. It is found by `key`, or by the tool and its arguments: after a crash, a result that is on record
+        is returned. A tool that was called and has no result on record is called again only if it may be repeated. If not,
+        the call fails, and says that the tool may have run.
+        """
+        if self._tools is None:
+            raise ToolFailed("this agent has no tools: Agent(tools=[...])", why="unknown-tool")
+        return await self._tools.call(self._record, name, {**(arguments or {}), **more}, key, self.trace)
+
     # -- other agents ------------------------------------------------------------------------------------------
 
     async def call(
@@ -558,6 +583,11 @@ def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:
         numbers.pop()
     suffix = found[2].partition("+")[0]
     return tuple(numbers), not suffix, suffix
+
+
+def attach_tools(turn: Turn, tools: ToolBox) -> None:
+    """Give a turn the tools of its agent."""
+    turn._tools = tools
 
 
 def record_of(turn: Turn) -> Recorded:

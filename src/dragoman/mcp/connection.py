@@ -41,11 +41,13 @@ MAX_STDERR_LINES = 20
 """Lines of a process's stderr that are kept, to be logged when it fails."""
 TOOLS_SECONDS = 60.0
 """How long a list of tools is used before the server is asked again."""
+ABANDONED_SECONDS = 30.0
+"""How long a server may go on with a call that was cancelled."""
 PROBE_SECONDS = 5.0
 """How long a server that did not answer a call gets to show that it is alive."""
 CLOSE_SECONDS = 5.0
-_CONNECTION_CLOSED, _INVALID_REQUEST = -32000, -32600
-"""The library's codes for a closed connection, and for a session that the server has forgotten."""
+_CONNECTION_CLOSED, _INVALID_REQUEST, _HEADER_MISMATCH = -32000, -32600, -32020
+"""Error codes: a closed connection, a session that the server has forgotten, a tool whose schema is stale."""
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     init_timeout_ms: Annotated[int, Meta(gt=0)] = 60_000
     call_timeout_ms: Annotated[int, Meta(gt=0)] = 30_000
+    legacy: bool = False
+    """Do not ask first whether the server speaks MCP of 2026-07-28."""
 
 
 class McpTool(Struct, frozen=True, kw_only=True):
@@ -85,8 +89,17 @@ class NoAnswer(Unreachable):
     """The request was sent, and no answer came: the server may have done what it was asked to."""
 
 
+class NotDone(Unreachable):
+    """The server refused the request without looking at it: nothing was done."""
+
+
 class AskedByServer(Protocol):
     """A call whose server may ask questions."""
+
+    @property
+    def is_asking(self) -> bool:
+        """A question of it waits for its answer."""
+        ...
 
     async def answer_server(self, params: Any) -> Any:
         """The library's `ElicitResult` for its `ElicitRequestParams`."""
@@ -112,8 +125,7 @@ class McpConnection:
         self.name = name
         self.calls: list[AskedByServer] = []
         """The calls that wait for an answer."""
-        self.abandoned = False
-        """A call was given up, and the server may still work on it."""
+        self._abandoned_at = float("-inf")
         self.suspect = False
         """A call was not answered in time: the server may be stuck."""
         self._server, self._idle, self._guard, self._elicits = server, idle, guard, elicits
@@ -128,6 +140,11 @@ class McpConnection:
     @property
     def gone(self) -> bool:
         return self._task.done() or self._stop.is_set()
+
+    @property
+    def ended(self) -> asyncio.Task[None]:
+        """Done when the connection has ended."""
+        return self._task
 
     @property
     def client(self) -> Any:
@@ -191,9 +208,17 @@ class McpConnection:
         if code is None or code == _CONNECTION_CLOSED:
             self._stop.set()
             kind = NoAnswer
-        elif code == _INVALID_REQUEST and "session" in str(error).lower():
-            self._stop.set()  # the server was restarted and did nothing
+        elif code == _INVALID_REQUEST and "session" in str(error).lower():  # the server was restarted
+            self._stop.set()
+            kind = NotDone
+        elif code == _HEADER_MISMATCH:  # the tool has another schema now
+            self._tools = None
+            kind = NotDone
         return kind(f"the MCP server {self.name!r} failed: {one_line(str(error))[:300]}")
+
+    def abandon(self) -> None:
+        """A call was given up. The server is told, and may work on it for a while."""
+        self._abandoned_at = asyncio.get_running_loop().time()
 
     async def probe(self) -> None:
         """After a call that was not answered in time: if the server answers nothing else either, give it up."""
@@ -290,19 +315,22 @@ class McpConnection:
         transport = self._process() if server.command else self._http()
         more = {"elicitation_callback": self._on_elicit} if self._elicits else {}
         watched = _watch(transport, self._stop.set)
-        async with Client(watched, message_handler=self._on_message, cache=None, **more) as client:
+        mode = "legacy" if server.legacy else "auto"
+        async with Client(watched, message_handler=self._on_message, cache=None, mode=mode, **more) as client:
             yield client
 
     async def _on_elicit(self, context: Any, params: Any) -> Any:
         """Pass a question on to the call that it belongs to.
 
-        The protocol does not say which one that is. If several wait, or one was given up that the server may still work on,
-        the question could reach a caller whom it is not for. Then nobody is asked.
+        The protocol does not say which one that is. A call that waits for an answer asks nothing else. If several are left, or
+        one was given up a moment ago, the question could reach a caller whom it is not for. Then nobody is asked.
         """
         from mcp.types import ElicitResult
 
-        if len(self.calls) == 1 and not self.abandoned:
-            return await self.calls[0].answer_server(params)
+        abandoned = asyncio.get_running_loop().time() - self._abandoned_at < ABANDONED_SECONDS
+        working = [call for call in self.calls if not call.is_asking]
+        if len(working) == 1 and not abandoned:
+            return await working[0].answer_server(params)
         logger.warning("the MCP server %s asked a question that may belong to several calls", self.name)
         return ElicitResult(action="cancel")
 
@@ -359,7 +387,7 @@ class McpConnection:
     async def _http(self) -> AsyncIterator[Any]:
         from mcp.client import streamable_http
 
-        from dragoman.mcp.http import open_http
+        from dragoman.mcp.http_client import open_http
 
         server = self._server
         async with (

@@ -224,9 +224,13 @@ def application(
         bindings.append(grpc)
     watch: list[asyncio.Task[None]] = []
 
+    tool_boxes = [each.tools for agent in agents for each in agent.versions_of_code if each.tools is not None]
+
     async def start() -> None:
         for bridge in bridged.values():
             await bridge.open()
+        for box in tool_boxes:
+            box.open()
         await service.start(retain=retain, retain_unfinished=retain_unfinished)
         if shared_counters is not None and numbers is not None:
             watch.append(asyncio.create_task(numbers.share()))
@@ -241,6 +245,8 @@ def application(
         await service.stop(drain)
         for bridge in bridged.values():
             await bridge.close()
+        for box in tool_boxes:
+            await box.close()
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
