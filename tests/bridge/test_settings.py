@@ -49,7 +49,10 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_a_file_has_many_agents_each_with_what_holds_for_it(tmp_path: Path) -> None:
+def test_a_file_has_many_agents_each_with_what_holds_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREW_TOKEN", "t0ken")
     (tmp_path / "tokens.json").write_text('{"alice": "' + "0" * 64 + '"}')
     settings = read_bridge(write(tmp_path, FULL))
     plain, crew, open_ = settings.routes["plain"], settings.routes["crew"], settings.routes["open"]

@@ -26,6 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.bridge.card import BRIDGE
+from dragoman.bridge.credentials import CallerAway
 from dragoman.bridge.upstream import Upstream
 from dragoman.client.deduplicate import missed_events
 from dragoman.client.transport.transport import NotSent
@@ -70,6 +71,10 @@ UNREACHABLE = "The agent behind this bridge cannot be reached."
 REFUSES_US = "The agent behind this bridge refuses the credentials of the bridge."
 UNREADABLE = "The agent behind this bridge sent an answer that cannot be read."
 FORGOTTEN = "The agent behind this bridge does not know its task any more."
+CALLER_AWAY = (
+    "The agent behind this bridge is called with your own credentials, and the bridge has none of yours now. "
+    "Any request of yours with valid credentials lets the task go on."
+)
 UNCERTAIN = (
     "The connection to the agent was lost while the message was sent, and the agent cannot say whether it got it. "
     "It was not sent again. Send a new message if it may run twice."
@@ -120,6 +125,11 @@ class _Follower:
             try:
                 await self._read()
                 break
+            except CallerAway as error:
+                if not await self._wait_for_caller():
+                    await self._fail(error)
+                    return
+                attempt, since = 0, time.monotonic()
             except A2AError as error:
                 if self._progress:
                     attempt, since, self._progress = 0, time.monotonic(), False
@@ -139,6 +149,33 @@ class _Follower:
                     record.show()  # who does not wait for the end may know that it was accepted
                 await asyncio.sleep(seconds)
         await self._finish()
+
+    async def _wait_for_caller(self) -> bool:
+        """The agent wants the caller's own credential, and we have none: say so, and wait until the caller has been here.
+
+        False if the caller's time is over.
+        """
+        record, journal = self._record, self._journal
+        record.show()
+        await journal.commit()
+        if journal.snapshot.status.state is not TaskState.AUTH_REQUIRED:
+            # Not the end of the turn: who runs it after a crash runs it again, as after any other record.
+            said = record.status_record(TaskState.AUTH_REQUIRED, record.message(CALLER_AWAY), kind="ask")
+            journal.put(journal.change(said))
+            await journal.commit()
+        call = make_call(record, record.scope, KEY, self._trace, record.mail.extensions)
+        deadline = record.mail.deadline
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
+                await self._upstream.wait_for_caller(call)
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError:
+            if self._child is not None and record.cancelled:
+                await cancel_child(self._upstream, call, self._child)
+            raise
+        journal.put(journal.change(record.status_record(TaskState.WORKING)))
+        return True
 
     def _seconds_to_wait(self, error: A2AError, attempt: int) -> float | None:
         seconds = seconds_to_wait(error, attempt)

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import VERSIONS
 from dragoman.auth import ApiKey, Bearer, MutualTLS, hashed
 from dragoman.auth.secrets import Holder
+from dragoman.bridge.credentials import depends_on_caller, read_credentials, read_secret
 from dragoman.client.config import explain, place_of, unknown_setting
 from dragoman.observe.limit import Quota
 
@@ -211,15 +211,6 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
     routes: dict[str, RouteSettings]
 
 
-def read_secret(text: str) -> str:
-    """A secret, or the value of a variable (`env:NAME`). Raises `ValueError`."""
-    if not text.startswith("env:"):
-        return text
-    if not (value := os.environ.get(text[4:])):
-        raise ValueError(f"the variable {text[4:]!r} is not set")
-    return value
-
-
 def _holders(given: str | dict[str, Any]) -> Any:
     """Hashes by holder, in a file or from a table of secrets: a text, or `{secret = "env:NAME", scopes = [...]}`."""
     if isinstance(given, str):
@@ -304,6 +295,15 @@ def check_route(name: str, route: RouteSettings) -> None:
         knows_callers = bool(route.auth and route.auth.schemes())
     except (ValueError, OSError) as error:
         raise InvalidBridge(f"{name}: auth: {error}") from error
+    try:
+        read_credentials(route.credentials)
+    except ValueError as error:
+        raise InvalidBridge(f"{name}: {error}") from error
+    if depends_on_caller(route) and route.mode == DURABLE and not knows_callers:
+        raise InvalidBridge(
+            f"{name}: credentials of callers are kept for each of them, so they have to say who they are: give auth, "
+            'or use mode = "pass"'
+        )
     needs = [
         what
         for what, given in (
@@ -321,12 +321,7 @@ def check_route(name: str, route: RouteSettings) -> None:
 def shares_tasks(route: RouteSettings) -> bool:
     """True if callers of this route could see each other's tasks: the agent cannot tell them apart."""
     known = bool(route.auth and route.auth.schemes())
-    return route.mode == PASS and known and not shows_callers(route)
-
-
-def shows_callers(route: UpstreamSettings) -> bool:
-    """True if the agent sees which of our callers calls."""
-    return False
+    return route.mode == PASS and known and not depends_on_caller(route)
 
 
 def _read(path: Path, where: list[str], given: Any, kind: type[Any]) -> Any:

@@ -1,26 +1,57 @@
-"""The agent behind a route, as a `Service`.
+"""The agent behind a route, as a `Service`: one server, or several of the same agent.
 
-It is connected when it is first needed, and again after that failed, so a bridge starts while its agents are away.
+A server is connected when it is first needed, and again after that failed, so a bridge starts while its agents are away.
+
+A call goes to the first server that is well. It goes on to the next one only where nothing can run twice: if the connection was
+refused before anything was sent, or if the operation only reads. A send that may have arrived is never sent to another server.
+
+After `breaker` failures in a row a server is not called for a while. In the background its card is read again, after 1 second, then
+2, 4 and so on up to 30. When that works, one call is let through. If it succeeds, all are. Nothing is checked in the background
+while a server is well.
+
+What the caller's own credentials have to do with it is in `credentials.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
-from typing import Any, Literal
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.bridge.settings import UpstreamSettings, shows_callers
+from dragoman.bridge.credentials import CallerAway, RouteCredentials
+from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
-from dragoman.client.credentials import ClientCertificate
 from dragoman.client.discover import AgentCache
+from dragoman.client.oauth import CannotExchange, SubjectRefused, TokenUnavailable
 from dragoman.client.retry import Policy
-from dragoman.errors import A2AError, keep_going
+from dragoman.client.transport.http_exchange import UNARY
+from dragoman.client.transport.transport import AnswerTooLarge, NotSent, Rejected
+from dragoman.errors import A2AError, Unauthenticated, Unavailable, Unreachable, keep_going
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Batch, Call, Request, SendMessage, SubscribeToTask
+from dragoman.model.ops import (
+    EXTENSION,
+    STREAM,
+    SUBSCRIBE,
+    Batch,
+    Call,
+    GetExtendedCard,
+    GetPushConfig,
+    GetTask,
+    ListPushConfigs,
+    ListTasks,
+    Request,
+    SendMessage,
+    SubscribeToTask,
+)
+from dragoman.push.guard import OutboundGuard
 
 logger = logging.getLogger("dragoman.bridge")
 
@@ -28,6 +59,21 @@ _OPEN_SECONDS = 2.0
 """How long the start of a bridge waits for a card."""
 _LONGEST_PAUSE_SECONDS = 10.0
 """Between two attempts to read it."""
+_READ_SECONDS = 60.0
+"""How long an operation that only reads may take, unless the settings say otherwise."""
+_CARD_SECONDS = 300.0
+"""After this time a card is read again, in the background, with the next call."""
+_SHORTEST_BREAK_SECONDS, _LONGEST_BREAK_SECONDS = 1.0, 30.0
+_QUEUE_SECONDS = 10.0
+"""How long a call waits for others to end."""
+_FAILOVER_PATIENCE_SECONDS = 2.0
+"""How long a broken stream is resumed on its server, if there is another one."""
+_READS = (GetTask, ListTasks, GetPushConfig, ListPushConfigs, GetExtendedCard)
+"""Operations that change nothing."""
+_BEFORE_SENDING = (NotSent, CallerAway, SubjectRefused, CannotExchange)
+"""Errors that say nothing about the agent: it was not called."""
+_LEFT = "LEFT"
+"""The outcome of a call that nobody waited for."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -39,44 +85,88 @@ class Verdict(Struct, frozen=True, kw_only=True):
     algorithm: str = ""
 
 
+class ServerHealth(Struct, frozen=True, kw_only=True):
+    url: str
+    host: str
+    """And port."""
+    state: Literal["up", "down", "unknown"] = "unknown"
+    breaker: Literal["closed", "half-open", "open"] = "closed"
+    failures: int = 0
+    """In a row."""
+    error: str = ""
+
+
 class Health(Struct, frozen=True, kw_only=True):
-    """How an upstream is, for operators."""
+    """How an upstream is, for operators. It is up if one of its servers is."""
 
     state: Literal["up", "down", "unknown"] = "unknown"
     error: str = ""
     """Why it is down."""
+    active: int = 0
+    """Calls under way."""
+    waiting: int = 0
+    """Calls that wait for others to end."""
+    servers: tuple[ServerHealth, ...] = ()
+
+
+class Observed(Protocol):
+    """One call of a server, as it is observed."""
+
+    call: Call
+    """The call as it is to be sent: with the trace to pass on."""
+
+    def end(self, outcome: str) -> None: ...
+
+
+class Observer(Protocol):
+    """Who counts, traces and audits the calls of an upstream (`observe.instrument.InstrumentedUpstream`)."""
+
+    def begin(self, upstream: str, call: Call, operation: str, request: Request) -> Observed:
+        """A call of the server `upstream` (its host and port) begins."""
+        ...
+
+    def refuse(self, call: Call, operation: str, reason: str) -> None:
+        """No server was called: there is too much to do, or all are away."""
+        ...
 
 
 class Upstream:
-    """An agent elsewhere. `name` is that of its route."""
+    """An agent elsewhere. `name` is that of its route. Raises `ValueError` for settings that cannot be used."""
 
     def __init__(self, settings: UpstreamSettings, *, name: str) -> None:
         self.settings, self.name = settings, name
-        self._client: Client | None = None
-        self._opening = asyncio.Lock()
-        self._error = ""
+        self.observer: Observer | None = None
+        self._credentials = RouteCredentials(settings)
+        self._acting_for = self._credentials.acting_for
+        guard = OutboundGuard(allow_private=settings.allow_private)
+        for url in (*settings.addresses, settings.signed_by):
+            guard.allow(url)
+        several = len(settings.addresses) > 1
+        self._servers = [
+            _Server(url, settings, self._credentials.given, guard, name=name, several=several)
+            for url in settings.addresses
+        ]
+        self._queue = _Queue(settings.concurrency)
         self._reading: asyncio.Task[None] | None = None
-        self.known: AgentCard | None = None
-        """Its card, as it was last read; None until then."""
-        self.verdict = Verdict()
+
+    # -- the agent ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Reads the card. If the agent is away, tries again in the background: a bridge starts in any case."""
-        first = asyncio.Event()
-        self._reading = asyncio.create_task(self._read_card(first), name=f"dragoman-upstream-{self.name}")
+        tried = asyncio.Event()
+        self._reading = asyncio.create_task(self._read_card(tried), name=f"dragoman-upstream-{self.name}")
+        self._reading.add_done_callback(lambda _: tried.set())
         with suppress(TimeoutError):
             async with asyncio.timeout(_OPEN_SECONDS):
-                await first.wait()
+                await tried.wait()
 
     async def _read_card(self, tried: asyncio.Event) -> None:
-        read, pause = False, 0.1
+        pause = 0.1
         while True:
             with keep_going(logger, f"reading the card of {self.name}", A2AError):
                 await self.card()
-                read = True
-            tried.set()
-            if read:
                 return
+            tried.set()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -84,70 +174,330 @@ class Upstream:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        for server in self._servers:
+            await server.close()
+        await self._credentials.close()
+
+    @property
+    def known(self) -> AgentCard | None:
+        """Its card, as it was last read; None until then."""
+        return self._newest.known if self._newest is not None else None
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._newest.verdict if self._newest is not None else Verdict()
+
+    @property
+    def _newest(self) -> _Server | None:
+        """The first server, in the order of the settings, whose card is known and that is well; else any that is known."""
+        known = [server for server in self._servers if server.known is not None]
+        return next((server for server in known if not server.is_open), known[0] if known else None)
 
     async def card(self) -> AgentCard:
         """Its card. Raises `Unreachable`."""
-        return (await self._connected()).card
+        first: A2AError | None = None
+        for server in self._servers:
+            try:
+                connection = await server.connect()
+            except A2AError as error:
+                first = first or error
+            else:
+                return connection.client.card
+        assert first is not None
+        raise first
 
     def health(self) -> Health:
-        return Health(state="down" if self._error else "up" if self._client else "unknown", error=self._error)
+        servers = tuple(server.health() for server in self._servers)
+        states = {each.state for each in servers}
+        state: Literal["up", "down", "unknown"] = (
+            "up" if "up" in states else "down" if "down" in states else "unknown"
+        )
+        error = next((each.error for each in servers if each.error), "") if state == "down" else ""
+        return Health(
+            state=state,
+            error=error,
+            active=self._queue.active,
+            waiting=self._queue.waiting,
+            servers=servers,
+        )
 
     @property
     def deduplicates(self) -> bool:
         """True if it recognises a repeated `Idempotency-Key` and numbers its events: it is a Dragoman server."""
-        return self._client is not None and self._client.link.peer.is_dragoman
+        newest = self._newest
+        return newest is not None and newest.deduplicates
 
     @property
     def shows_callers(self) -> bool:
         """True if the agent sees credentials of the caller, not only ours."""
-        return shows_callers(self.settings)
+        return self._credentials.per_caller
 
     def remember_caller(self, call: Call) -> None:
         """A caller of the route was authenticated: what it showed may be needed to call the agent for it later."""
+        self._credentials.remember(call)
+
+    async def wait_for_caller(self, call: Call) -> None:
+        """After `CallerAway`: wait until the caller has been here again."""
+        await self._credentials.wait_for_caller(call)
+
+    # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
-        client = await self._connected()
-        return await client.service.call(call, request)
+        seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
+        op = UNARY[type(request)].name if type(request) in UNARY else EXTENSION.name
+        with self._explaining(call):
+            async with self._place(call, op) as servers:
+                first: A2AError | None = None
+                for server in servers:
+                    sent = False
+                    try:
+                        with self._observed(server, call, op, request) as call_, self._acting_for(call_):
+                            connection = await server.connect()
+                            sent = True
+                            with connection.used():
+                                async with server.judged(seconds):
+                                    return await connection.client.service.call(call_, request)
+                    except A2AError as error:
+                        first = first or error
+                        if sent and not _may_try_another(error, request):
+                            raise
+                assert first is not None
+                raise first
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        client = await self._connected()
-        async with aclosing(client.service.stream(call, request)) as batches:  # type: ignore[type-var]
-            async for batch in batches:
-                yield batch
+        op = (SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM).name
+        with self._explaining(call):
+            async with self._place(call, op) as servers:
+                first: A2AError | None = None
+                for server in servers:
+                    sent = received = False
+                    try:
+                        with self._observed(server, call, op, request) as call_:
+                            with self._acting_for(call_):
+                                connection = await server.connect()
+                            sent = True
+                            with connection.used():
+                                async with (
+                                    server.judged(None) as trial,
+                                    aclosing(connection.client.service.stream(call_, request)) as batches,  # type: ignore[type-var]
+                                ):
+                                    while (batch := await self._next(batches, call_)) is not None:
+                                        if not received:
+                                            received = True
+                                            trial.succeeded()
+                                        yield batch
+                        return
+                    except A2AError as error:
+                        first = first or error
+                        if received or (sent and not _may_try_another(error, request)):
+                            raise
+                assert first is not None
+                raise first
 
-    async def _connected(self) -> Client:
-        if self._client is not None:
-            return self._client
-        async with self._opening:
-            if self._client is None:
-                self._client = await self._connect()
-            return self._client
+    async def _next(self, batches: Any, call: Call) -> Batch | None:
+        """The next batch; None at the end. The context of the call is set for this step only."""
+        seconds, batch = self.settings.timeout, None
+        with self._acting_for(call):
+            if seconds is None:
+                batch = await anext(batches, None)
+                return batch
+            try:
+                async with asyncio.timeout(seconds):
+                    batch = await anext(batches, None)
+            except TimeoutError:
+                raise Unreachable(f"nothing came from {self.name} for {seconds:g} s") from None
+            return batch
 
-    async def _connect(self) -> Client:
-        settings = self.settings
+    # -- internal ----------------------------------------------------------------------------------------------
+
+    def _choose(self) -> Sequence[_Server]:
+        """The servers to call, in this order. Raises `Unavailable` if none may be called now."""
+        well = [server for server in self._servers if server.admits]
+        if not well:
+            wait = min(server.seconds_left for server in self._servers)
+            raise Unavailable("the agent behind this address is away", retry_after=max(1.0, round(wait, 1)))
+        return well
+
+    @asynccontextmanager
+    async def _place(self, call: Call, operation: str) -> AsyncIterator[Sequence[_Server]]:
+        """Wait for a place among the calls under way; the servers to call. Raises `Unavailable`."""
+        async with AsyncExitStack() as entered:
+            try:
+                await entered.enter_async_context(self._queue.enter(call))
+                servers = self._choose()
+            except Unavailable as error:
+                if self.observer is not None:
+                    self.observer.refuse(call, operation, error.reason)
+                raise
+            yield servers
+
+    @contextmanager
+    def _observed(self, server: _Server, call: Call, operation: str, request: Request) -> Iterator[Call]:
+        """Observe one call of a server. Yields the call to send."""
+        if self.observer is None:
+            yield call
+            return
+        observed, outcome = self.observer.begin(server.host, call, operation, request), _LEFT
+        try:
+            yield observed.call
+            outcome = "OK"
+        except A2AError as error:
+            outcome = error.reason
+            raise
+        finally:
+            observed.end(outcome)
+
+    @contextmanager
+    def _explaining(self, call: Call) -> Iterator[None]:
+        """Log what went wrong with tokens, and raise what the caller may know of it."""
+        try:
+            yield
+        except CannotExchange as error:
+            logger.error("%s: %s", self.name, error.message)
+            raise Unavailable("no token can be had for the agent behind this address") from error
+        except CallerAway:
+            raise
+        except Unauthenticated as error:
+            if self._credentials.forget(call):
+                logger.info("%s: %s", self.name, error.message)
+                raise CallerAway(
+                    "what you showed last is refused: send a request with new credentials"
+                ) from error
+            if isinstance(error, SubjectRefused):
+                logger.info("%s: %s", self.name, error.message)
+                text = "your token cannot be exchanged for one of the agent behind this address"
+                raise Unauthenticated(text) from error
+            raise
+
+
+def _may_try_another(error: A2AError, request: Request) -> bool:
+    """True if another server may get the request: this one has not got it, or it changes nothing."""
+    if isinstance(error, TokenUnavailable):
+        return False  # it is the same for all servers
+    if isinstance(error, NotSent):
+        return True
+    return isinstance(request, (*_READS, SubscribeToTask)) and _is_failure(error)
+
+
+def _is_failure(error: A2AError) -> bool:
+    """True if the error says that the server is not well. Errors of an agent are answers."""
+    if isinstance(error, Unreachable):
+        return not isinstance(error, Rejected | AnswerTooLarge | TokenUnavailable)
+    return isinstance(error, Unavailable) and error.retry_after is None
+
+
+class _Trial:
+    """A call that shows whether a server is well. `alone`: it is the one that is let through."""
+
+    __slots__ = ("_server", "alone")
+
+    def __init__(self, server: _Server, *, alone: bool) -> None:
+        self._server, self.alone = server, alone
+
+    def succeeded(self) -> None:
+        self._server.succeeded()
+
+
+class _Connection:
+    """A client of a server. One that was replaced is closed after its last use."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.since = time.monotonic()
+        self._users, self._replaced = 0, False
+        self._closing: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._replaced and not self._users:
+                self._closing = asyncio.create_task(self.client.close())
+
+    def replace(self) -> None:
+        self._replaced = True
+        if not self._users:
+            self._closing = asyncio.create_task(self.client.close())
+
+
+class _Server:
+    """One server of an agent: its connection, and whether it is well."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: UpstreamSettings,
+        credentials: Any,
+        guard: OutboundGuard,
+        *,
+        name: str,
+        several: bool,
+    ) -> None:
+        self.url, self.name = url, name
+        self.host = urlsplit(url).netloc
+        self.known: AgentCard | None = None
+        self.verdict = Verdict()
+        self._settings, self._credentials, self._guard = settings, credentials, guard
+        attempts = 1 if several else settings.retries + 1
+        silence = min(Policy().silence, settings.timeout or Policy().silence)
+        self._policy = Policy(attempts=attempts, silence=silence)
+        if several:
+            self._policy = replace(self._policy, patience=_FAILOVER_PATIENCE_SECONDS)
+        self._connection: _Connection | None = None
+        self._opening = asyncio.Lock()
+        self._background: asyncio.Task[None] | None = None
+        """Reads the card again, because it is old or because the server was not well."""
+        self._failures = 0
+        self._error = ""
+        self._breaker: Literal["closed", "half-open", "open"] = "closed"
+        self._break_seconds = _SHORTEST_BREAK_SECONDS
+        self._retry_at = 0.0
+        self._trying = False
+        """The one call that is let through while the breaker is half open."""
+
+    # -- connection --------------------------------------------------------------------------------------------
+
+    async def connect(self) -> _Connection:
+        """The connection; opens it if there is none. Raises `A2AError`: then nothing was sent but a request for the card."""
+        if (connection := self._connection) is None:
+            async with self._opening:
+                if (connection := self._connection) is None:
+                    try:
+                        connection = await self._open()
+                    except A2AError as error:
+                        if not isinstance(error, TokenUnavailable):
+                            self._failed(error)
+                        raise
+                    self.succeeded()
+        elif time.monotonic() - connection.since > _CARD_SECONDS:
+            self._in_background(self._refresh())
+        return connection
+
+    async def _open(self) -> _Connection:
+        settings = self._settings
         client = connect(
-            settings.addresses[0],
-            credentials=ClientCertificate(settings.certificate)
-            if settings.certificate
-            else settings.credentials,
+            self.url,
+            credentials=self._credentials,
             headers=settings.headers,
             version=settings.version,
             binding=settings.binding,
             signed_by=settings.signed_by or None,
-            policy=Policy(attempts=settings.retries + 1),
+            policy=self._policy,
+            guard=self._guard,
             agents={},
             cache=AgentCache(),
         )
         try:
             await client.open()
-        except Exception as error:
-            self._error = str(error)
-            raise
-        self._error = ""
-        found = client.link.found
+        except (ValueError, OSError) as error:  # a file of keys that cannot be read
+            raise NotSent(f"{self.url}: {error}") from error
+        found, before = client.link.found, self._connection
+        self._connection = _Connection(client)
+        if before is not None:
+            before.replace()
         self.known = found.card
         if found.verified is not None:
             self.verdict = Verdict(
@@ -155,4 +505,174 @@ class Upstream:
             )
         else:
             self.verdict = Verdict(state="unchecked" if found.document.get("signatures") else "unsigned")
-        return client
+        return self._connection
+
+    async def _refresh(self) -> None:
+        assert self._connection is not None
+        self._connection.since = time.monotonic()  # the next attempt is as far away, also if this one fails
+        with keep_going(logger, f"reading the card of {self.name} again", A2AError):
+            await self._open()
+
+    def _in_background(self, work: Any) -> None:
+        if self._background is None or self._background.done():
+            self._background = asyncio.create_task(work, name=f"dragoman-upstream-{self.name}")
+        else:
+            work.close()
+
+    async def close(self) -> None:
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.client.close()
+
+    @property
+    def deduplicates(self) -> bool:
+        return self._connection is not None and self._connection.client.link.peer.is_dragoman
+
+    # -- health ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._breaker == "open"
+
+    @property
+    def admits(self) -> bool:
+        """True if it may be called now."""
+        return self._breaker == "closed" or (self._breaker == "half-open" and not self._trying)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until it may be called again, as far as we know."""
+        return max(0.0, self._retry_at - time.monotonic())
+
+    def health(self) -> ServerHealth:
+        down = self._error or self._breaker == "open"
+        state: Literal["up", "down", "unknown"] = (
+            "down" if down else "up" if self._connection is not None else "unknown"
+        )
+        return ServerHealth(
+            url=self.url,
+            host=self.host,
+            state=state,
+            breaker=self._breaker,
+            failures=self._failures,
+            error=self._error,
+        )
+
+    @asynccontextmanager
+    async def judged(self, seconds: float | None) -> AsyncIterator[_Trial]:
+        """What happens in this block shows whether the server is well. It may take so many seconds."""
+        trial = _Trial(self, alone=self._breaker == "half-open")
+        self._trying = self._trying or trial.alone
+        try:
+            async with asyncio.timeout(seconds):
+                yield trial
+            trial.succeeded()
+        except TimeoutError:
+            error = Unreachable(f"{self.url} did not answer within {seconds:g} s")
+            self._failed(error)
+            raise error from None
+        except A2AError as error:
+            if _is_failure(error):
+                self._failed(error)
+            elif not isinstance(error, _BEFORE_SENDING):
+                trial.succeeded()
+            raise
+        finally:
+            if trial.alone:
+                self._trying = False
+
+    def succeeded(self) -> None:
+        if self._breaker != "closed":
+            logger.info("%s: %s is well again", self.name, self.host)
+        self._failures, self._error, self._breaker = 0, "", "closed"
+        self._break_seconds = _SHORTEST_BREAK_SECONDS
+
+    def _failed(self, error: A2AError) -> None:
+        self._failures += 1
+        self._error = error.message
+        limit = self._settings.breaker
+        if limit and (self._breaker == "half-open" or self._failures >= limit):
+            self._break()
+
+    def _break(self) -> None:
+        if self._breaker != "open":
+            logger.warning(
+                "%s: %s failed %d times in a row and is not called for now: %s",
+                self.name, self.host, self._failures, self._error,
+            )  # fmt: skip
+        self._breaker = "open"
+        self._retry_at = time.monotonic() + self._break_seconds
+        self._in_background(self._check_until_well())
+
+    async def _check_until_well(self) -> None:
+        """Read the card again until it can be read. Then one call may try."""
+        while self._breaker == "open":
+            await asyncio.sleep(self.seconds_left)
+            self._break_seconds = min(self._break_seconds * 2, _LONGEST_BREAK_SECONDS)
+            try:
+                await self._open()
+            except A2AError as error:
+                self._error = error.message
+                self._retry_at = time.monotonic() + self._break_seconds
+            else:
+                self._breaker, self._error = "half-open", ""
+
+
+class _Queue:
+    """At most `limit` calls at a time, and as many that wait. None: no limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.active = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def enter(self, call: Call) -> AsyncIterator[None]:
+        """Wait for a place. Raises `Unavailable` if there are too many that wait, or it takes too long."""
+        if self._limit is not None and (self.active >= self._limit or self._waiting):
+            await self._wait(self._limit, call)
+        else:
+            self.active += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _wait(self, limit: int, call: Call) -> None:
+        full = Unavailable("the agent behind this address has as much to do as it may", retry_after=1)
+        if len(self._waiting) >= limit:
+            raise full
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        left = _QUEUE_SECONDS if call.deadline is None else min(_QUEUE_SECONDS, call.deadline - time.time())
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                await place
+        except TimeoutError:
+            self._give_up(place)
+            raise full from None
+        except asyncio.CancelledError:
+            self._give_up(place)
+            raise
+
+    def _give_up(self, place: asyncio.Future[None]) -> None:
+        if place.done() and not place.cancelled():
+            self._leave()  # it was given to us in this moment
+        else:
+            self._waiting.remove(place)
+
+    def _leave(self) -> None:
+        self.active -= 1
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                self.active += 1
+                place.set_result(None)
+                return

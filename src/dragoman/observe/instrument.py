@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from logging import INFO
 from typing import Any, Protocol
 
@@ -57,6 +57,10 @@ class Tracer(Protocol):
 
     def turn(self, turn: Turn) -> AbstractContextManager[dict[str, str]]: ...
 
+    def upstream(
+        self, call: Call, route: str, upstream: str, operation: str
+    ) -> AbstractContextManager[dict[str, str]]: ...
+
     def close(self) -> None:
         """Send the spans that are left. This may block."""
         ...
@@ -93,7 +97,9 @@ class Instrumentation:
 
     # -- audit -------------------------------------------------------------------------------------------------
 
-    def audit_request(self, call: Call, operation: str, request: Request, task: str, outcome: str) -> None:
+    def audit_request(
+        self, call: Call, operation: str, request: Request, task: str, outcome: str, agent: str = ""
+    ) -> None:
         """Write an audit entry if the request changes something."""
         if self.audit is None or not isinstance(request, AUDITED):
             return
@@ -101,7 +107,7 @@ class Instrumentation:
             AuditEntry(
                 at=timestamp(),
                 tenant=call.scope.tenant,
-                agent=call.scope.agent,
+                agent=agent or call.scope.agent,
                 principal=call.principal.id,
                 operation=operation,
                 task=task,
@@ -135,6 +141,65 @@ class Instrumentation:
             self.counts.refused[agent, error.reason] += 1
         if self._refusals is not None:
             self._refusals.record(agent, error.reason)
+
+
+class InstrumentedUpstream:
+    """Observes what a bridge sends to the agent behind a route (`bridge.upstream.Observer`)."""
+
+    def __init__(self, instruments: Instrumentation, route: str) -> None:
+        self._instruments, self._route = instruments, route
+
+    def begin(self, upstream: str, call: Call, operation: str, request: Request) -> _UpstreamCall:
+        return _UpstreamCall(self._instruments, self._route, upstream, call, operation, request)
+
+    def refuse(self, call: Call, operation: str, reason: str) -> None:
+        if self._instruments.counts is not None:
+            self._instruments.counts.upstream_calls[self._route, "", operation, reason] += 1
+
+
+class _UpstreamCall:
+    """One call of the agent behind a route."""
+
+    __slots__ = ("_about", "_began", "_instruments", "_request", "_span", "call")
+
+    def __init__(
+        self,
+        instruments: Instrumentation,
+        route: str,
+        upstream: str,
+        call: Call,
+        operation: str,
+        request: Request,
+    ) -> None:
+        self._instruments, self._request, self._began = instruments, request, time.monotonic()
+        self._about = route, upstream, operation
+        self._span: AbstractContextManager[dict[str, str]] | None = None
+        self.call = call
+        if instruments.tracer is not None:
+            self._span = instruments.tracer.upstream(call, *self._about)
+            self.call = replace(call, trace=self._span.__enter__())
+
+    def end(self, outcome: str) -> None:
+        seconds, instruments = time.monotonic() - self._began, self._instruments
+        route, upstream, operation = self._about
+        if self._span is not None:
+            failed = None if outcome in ("OK", LEFT) else _Failed(outcome)
+            with suppress(_Failed):
+                self._span.__exit__(_Failed if failed else None, failed, None)
+        if instruments.counts is not None:
+            instruments.counts.upstream_calls[route, upstream, operation, outcome] += 1
+            instruments.counts.upstream_seconds[route, upstream, operation].add(seconds)
+        task = str(getattr(self._request, "id", ""))[:_MAX_TASK_ID_CHARACTERS]
+        said = f"{outcome}, {upstream}, {seconds:.3f} s"
+        instruments.audit_request(self.call, f"upstream/{operation}", self._request, task, said, route)
+
+
+class _Failed(A2AError):
+    """Ends a span with the reason of an error that has been raised elsewhere."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class RefusalAudit:

@@ -71,6 +71,8 @@ class Counts(Struct):
     pushes: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     tokens: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     cost: dict[_Key, float] = field(default_factory=lambda: defaultdict(float))
+    upstream_calls: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
+    upstream_seconds: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     streams: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
     running: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -123,6 +125,7 @@ class Metrics(Collector):
         """What this worker counts. Whoever counts adds to it directly."""
         self._outcomes: Mapping[str, int] = {}
         self._waiting: Callable[[], float] | None = None
+        self._upstreams: dict[str, Callable[[], Any]] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -153,6 +156,10 @@ class Metrics(Collector):
     def watch_waiting(self, count: Callable[[], float]) -> None:
         """Call `count` at each scrape."""
         self._waiting = count
+
+    def watch_upstream(self, route: str, health: Callable[[], Any]) -> None:
+        """Call `health` (`bridge.upstream.Upstream.health`) at each scrape. This worker's own view is shown."""
+        self._upstreams[route] = health
 
     def collect(self) -> Iterable[Metric]:
         counts = self._report()
@@ -200,7 +207,49 @@ class Metrics(Collector):
         yield _counter(
             "dragoman_cost", "Money that agents reported", ("agent", "model", "currency"), counts.cost
         )
+        if self._upstreams:
+            yield from self._collect_upstreams(counts)
         yield _counter("dragoman_push", "Notifications, by what became of them", ("outcome",), counts.pushes)
+
+    def _collect_upstreams(self, counts: Counts) -> Iterable[Metric]:
+        yield _counter(
+            "dragoman_upstream_calls",
+            "Calls of agents behind a bridge, by how they ended; without an upstream if none was called",
+            ("route", "upstream", "operation", "outcome"),
+            counts.upstream_calls,
+        )
+        yield _histogram(
+            "dragoman_upstream_seconds",
+            "How long calls of agents behind a bridge took, streams to their end",
+            ("route", "upstream", "operation"),
+            counts.upstream_seconds,
+        )
+        known = {route: health() for route, health in self._upstreams.items()}
+        servers = [(route, server) for route, health in known.items() for server in health.servers]
+        yield _gauge(
+            "dragoman_upstream_up",
+            "1 if the last call of a server behind a bridge succeeded, 0 if it failed",
+            ("route", "upstream"),
+            {
+                (route, each.host): int(each.state == "up")
+                for route, each in servers
+                if each.state != "unknown"
+            },
+        )
+        yield _gauge(
+            "dragoman_upstream_breaker_open",
+            "1 if a server behind a bridge is not called, because it failed too often",
+            ("route", "upstream"),
+            {(route, each.host): int(each.breaker == "open") for route, each in servers},
+        )
+        for name, about, member in (
+            ("dragoman_upstream_active", "Calls of agents behind a bridge that are under way", "active"),
+            ("dragoman_upstream_waiting", "Calls that wait for others to end", "waiting"),
+        ):
+            values: dict[_Key, int] = {
+                (route,): int(getattr(health, member)) for route, health in known.items()
+            }
+            yield _gauge(name, about, ("route",), values)
 
 
 def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[_Key, float]) -> Metric:

@@ -93,6 +93,18 @@ class OpenTelemetry:
             yield context
 
     @contextmanager
+    def upstream(self, call: Call, route: str, upstream: str, operation: str) -> Iterator[dict[str, str]]:
+        attributes = {
+            "rpc.system": "a2a",
+            "rpc.method": operation,
+            "gen_ai.agent.id": route,
+            "server.address": upstream.rpartition(":")[0] or upstream,
+            "server.port": upstream.rpartition(":")[2] if ":" in upstream else "",
+        }
+        with self._span(f"a2a {operation}", SpanKind.CLIENT, call.trace, attributes) as context:
+            yield context
+
+    @contextmanager
     def _span(
         self, name: str, kind: SpanKind, parent: dict[str, str], attributes: Mapping[str, str | int]
     ) -> Iterator[dict[str, str]]:

@@ -33,6 +33,7 @@ from dragoman.observe.instrument import (
     Instrumentation,
     InstrumentedAuth,
     InstrumentedService,
+    InstrumentedUpstream,
     Tracer,
 )
 from dragoman.observe.limit import LimitedService, Quota, open_shared_quota
@@ -127,6 +128,10 @@ def application(
             numbers.watch_pushes(messenger.outcomes)
     record = opened.audit if audit else None
     instruments = Instrumentation(metrics=numbers, audit=record, tracer=tracer)
+    for name, bridge in bridged.items():
+        bridge.upstream.observer = InstrumentedUpstream(instruments, name)
+        if numbers is not None:
+            numbers.watch_upstream(name, bridge.upstream.health)
     quota = quota or Quota()
     service = Engine(
         opened,

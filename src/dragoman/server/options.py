@@ -65,6 +65,15 @@ class ServerCatalogue(Protocol):
         ...
 
 
+class BridgedUpstream(Service, Protocol):
+    """An agent behind a bridge, as far as a server needs to know."""
+
+    observer: Any
+    """Set by the server: who counts, traces and audits its calls."""
+
+    def health(self) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridged:
     """How an agent of a bridge is served (`dragoman.bridge`)."""
@@ -72,7 +81,7 @@ class Bridged:
     path: str
     peer: str
     """The name of the agent behind it, in the records of tasks."""
-    upstream: Service
+    upstream: BridgedUpstream
     """The agent behind it."""
     service: Service | None = None
     """Answers its calls. None: the engine does, and keeps its tasks."""

@@ -1,0 +1,320 @@
+"""What a route shows to the agent behind it.
+
+    credentials = "env:CREW_TOKEN"                    # a secret, used as the card of the agent asks
+    credentials = ["ada", "env:PASSWORD"]             # a name and a password
+    credentials = { key = "env:KEY" }                 # secrets by the names of the card's schemes
+    credentials = { type = "api_key", key = "env:KEY", name = "X-Key", location = "header" }
+    credentials = { type = "caller" }                 # what our caller showed to us, as it is
+    credentials = { type = "client_credentials", token_url = "https://...", client_id = "...", client_secret = "env:..." }
+    credentials = { type = "token_exchange", token_url = "https://...", client_id = "...", client_secret = "env:..." }
+
+`caller` and `token_exchange` depend on who calls. The call that is being made is in a context variable while the client below makes
+its requests (`acting_for`), so that a request can only ever show what belongs to its own call. Credentials of callers are in memory
+only. A durable task that goes on without its caller uses what the caller showed last (`remember`). After a restart there is
+nothing to use: `CallerAway`, until the caller comes back.
+
+Every route has credentials, token caches and connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from base64 import urlsafe_b64decode
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.credentials import ApiKey, ClientCertificate, Credential, Outgoing
+from dragoman.client.oauth import ACCESS_TOKEN, ClientCredentials, TokenExchange
+from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.transport import Transport
+from dragoman.errors import Unauthenticated
+from dragoman.model.ops import Call
+
+if TYPE_CHECKING:
+    from dragoman.bridge.settings import UpstreamSettings
+
+_CALL: ContextVar[Call | None] = ContextVar("dragoman_bridge_call", default=None)
+_MAX_CALLERS = 10_000
+"""Callers whose credentials are remembered at a time. Who was here longest ago is forgotten first."""
+_REMEMBER_SECONDS = 12 * 3600.0
+"""How long a credential is remembered that does not say when it expires."""
+
+
+class CallerAway(Unauthenticated):
+    """The agent has to be called with a credential of the caller, who has not been here since this process began."""
+
+
+class TokenSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where tokens come from, and what they are for."""
+
+    type: Literal["client_credentials", "token_exchange"]
+    token_url: str
+    client_id: str
+    client_secret: str
+    scopes: tuple[str, ...] = ()
+    audience: str | tuple[str, ...] = ()
+    resource: str | tuple[str, ...] = ()
+    actor: bool | str = True
+    """Of a token exchange: who acts (`act`). True: we, with a token of our own. A secret: that token. False: nothing is said."""
+    subject_type: str = ACCESS_TOKEN
+    requested_type: str = ""
+
+
+class KeySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["api_key"]
+    key: str
+    name: str = "X-API-Key"
+    location: Literal["header", "query", "cookie"] = "header"
+
+
+class CallerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["caller"]
+
+
+_TYPES: dict[str, type[Any]] = {
+    "client_credentials": TokenSettings,
+    "token_exchange": TokenSettings,
+    "api_key": KeySettings,
+    "caller": CallerSettings,
+}
+
+
+def read_secret(text: str) -> str:
+    """A secret, or the value of a variable (`env:NAME`). Raises `ValueError`."""
+    if not text.startswith("env:"):
+        return text
+    if not (value := os.environ.get(text[4:])):
+        raise ValueError(f"the variable {text[4:]!r} is not set")
+    return value
+
+
+def read_credentials(given: Any) -> Any:
+    """Settings of credentials, or what `connect` takes. Raises `ValueError`."""
+    if isinstance(given, str):
+        return read_secret(given)
+    if isinstance(given, tuple | list):
+        name, password = given
+        return name, read_secret(password)
+    if not isinstance(given, dict):
+        return given
+    if "type" not in given:
+        if wrong := [name for name, value in given.items() if not isinstance(value, str)]:
+            raise ValueError(f"credentials: {wrong[0]} is not a secret")
+        return {name: read_secret(value) for name, value in given.items()}
+    kind = _TYPES.get(given["type"]) if isinstance(given["type"], str) else None
+    if kind is None:
+        raise ValueError(f"credentials: there is no type {given['type']!r}: {', '.join(_TYPES)}")
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"credentials: {error}") from error
+
+
+def depends_on_caller(settings: UpstreamSettings) -> bool:
+    """True if the agent sees which of our callers calls."""
+    given = settings.credentials
+    return isinstance(given, dict) and given.get("type") in ("caller", "token_exchange")
+
+
+class RouteCredentials:
+    """The credentials of one route. `given` is for `connect(credentials=)`."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        """Raises `ValueError`."""
+        self.per_caller = depends_on_caller(settings)
+        self._remembered: OrderedDict[tuple[str, str], tuple[dict[str, str], float]] = OrderedDict()
+        self._returned: dict[tuple[str, str], asyncio.Event] = {}
+        self._tokens = _OwnTransport()
+        self.given = ClientCertificate(settings.certificate) if settings.certificate else self._make(settings)
+
+    async def close(self) -> None:
+        self._remembered.clear()
+        await self._tokens.close()
+
+    @contextmanager
+    def acting_for(self, call: Call) -> Iterator[None]:
+        """Requests that are made in this block are for `call`. Do not `yield` to a caller inside it."""
+        before = _CALL.set(call)
+        try:
+            yield
+        finally:
+            _CALL.reset(before)
+
+    def remember(self, call: Call) -> None:
+        """A caller was authenticated. An anonymous one is nobody, and nothing of it is remembered."""
+        shown = call.credentials
+        if not self.per_caller or not shown or not call.principal.id:
+            return
+        who = call.principal.tenant, call.principal.id
+        self._remembered[who] = dict(shown), _expiry(shown)
+        self._remembered.move_to_end(who)
+        while len(self._remembered) > _MAX_CALLERS:
+            self._remembered.popitem(last=False)
+        if (waiting := self._returned.pop(who, None)) is not None:
+            waiting.set()
+
+    async def wait_for_caller(self, call: Call) -> None:
+        """Wait until the caller of a task shows a credential again. This may take for ever."""
+        who = call.principal.tenant, call.principal.id
+        if self._remembered.get(who, ({}, 0.0))[1] <= time.time():
+            await self._returned.setdefault(who, asyncio.Event()).wait()
+
+    def forget(self, call: Call) -> bool:
+        """What is remembered of the caller was refused. True if it was used for this call, and not what came with it."""
+        if not self.per_caller or call.credentials or not call.principal.id:
+            return False
+        self._remembered.pop((call.principal.tenant, call.principal.id), None)
+        return True
+
+    def shown(self) -> dict[str, str]:
+        """What the caller of the present call showed, by header. Empty outside of a call. Raises `CallerAway`."""
+        call = _CALL.get()
+        if call is None:
+            return {}
+        if call.credentials:
+            return call.credentials
+        if not call.principal.id:
+            raise Unauthenticated("this agent is called with your own credentials: send some")
+        who = call.principal.tenant, call.principal.id
+        held, until = self._remembered.get(who, ({}, 0.0))
+        if time.time() >= until:
+            self._remembered.pop(who, None)
+            raise CallerAway("this agent is called with your own credentials: send a request with them")
+        return held
+
+    def _make(self, settings: UpstreamSettings) -> Any:
+        given = read_credentials(settings.credentials)
+        match given:
+            case CallerSettings():
+                return _CallerCredential(self)
+            case KeySettings():
+                return ApiKey(read_secret(given.key), name=given.name, location=given.location)
+            case TokenSettings():
+                return self._make_tokens(given)
+        return given
+
+    def _make_tokens(self, given: TokenSettings) -> Credential:
+        secret = read_secret(given.client_secret)
+        own = ClientCredentials(
+            given.client_id,
+            secret,
+            token_url=given.token_url,
+            scopes=given.scopes,
+            audience=given.audience,
+            resource=given.resource,
+        )
+        if given.type == "client_credentials":
+            return _Fetched(own, self._tokens)
+        exchange = TokenExchange(
+            given.client_id,
+            secret,
+            token_url=given.token_url,
+            subject=self._subject,
+            actor=read_secret(given.actor) if isinstance(given.actor, str) else given.actor,
+            audience=given.audience,
+            resource=given.resource,
+            scopes=given.scopes,
+            subject_type=given.subject_type,
+            requested_type=given.requested_type,
+        )
+        return _ForCaller(exchange, own, self._tokens)
+
+    def _subject(self) -> str:
+        scheme, _, token = self.shown().get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+
+class _OwnTransport:
+    """For token endpoints, which the operator named: any address is allowed, and nothing of the agent's connections is used."""
+
+    def __init__(self) -> None:
+        self._transport: HttpTransport | None = None
+
+    def __call__(self) -> Transport:
+        if self._transport is None:
+            self._transport = HttpTransport()
+        return self._transport
+
+    async def close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+
+class _CallerCredential:
+    """What our caller showed to us, as it is."""
+
+    def __init__(self, route: RouteCredentials) -> None:
+        self._route = route
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        if _CALL.get() is None:
+            return request  # the card is read for nobody
+        shown = self._route.shown()
+        if not shown:
+            raise Unauthenticated("this agent is called with your own credentials: send some")
+        for name, value in shown.items():
+            request = request.with_header(_HEADERS.get(name, name), value)
+        return request
+
+    async def refused(self, transport: Transport) -> bool:
+        return False
+
+
+_HEADERS = {"authorization": "Authorization", "x-api-key": "X-API-Key"}
+
+
+class _Fetched:
+    """A credential that fetches its tokens over a transport of its own."""
+
+    def __init__(self, credential: Credential, transport: _OwnTransport) -> None:
+        self._credential, self._own_transport = credential, transport
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        return await self._credential.apply(request, self._own_transport())
+
+    async def refused(self, transport: Transport) -> bool:
+        return await self._credential.refused(self._own_transport())
+
+
+class _ForCaller:
+    """A token exchange for calls, and our own token for what is read for nobody, such as the card."""
+
+    def __init__(self, exchange: TokenExchange, own: ClientCredentials, transport: _OwnTransport) -> None:
+        self._exchange, self._own, self._own_transport = exchange, own, transport
+
+    @property
+    def _present(self) -> Credential:
+        return self._own if _CALL.get() is None else self._exchange
+
+    async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
+        return await self._present.apply(request, self._own_transport())
+
+    async def refused(self, transport: Transport) -> bool:
+        return await self._present.refused(self._own_transport())
+
+
+def _expiry(shown: dict[str, str]) -> float:
+    """When a credential is of no more use: what a JWT says, unchecked, and never later than `_REMEMBER_SECONDS`."""
+    latest = time.time() + _REMEMBER_SECONDS
+    parts = shown.get("authorization", "").split(".")
+    if len(parts) != 3:
+        return latest
+    try:
+        body = urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        claims = msgspec.json.decode(body, type=_Expiring)
+    except (msgspec.MsgspecError, ValueError):
+        return latest
+    return min(latest, claims.exp) if claims.exp is not None else latest
+
+
+class _Expiring(Struct):
+    exp: float | None = None

@@ -1,0 +1,118 @@
+"""Durable tasks that are done with the caller's own credential, through a restart of the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.auth import Bearer, hashed
+from dragoman.client import Client, connect
+from dragoman.engine.protocols import TaskQuery
+from dragoman.errors import A2AError
+from dragoman.model.task import TaskState
+from dragoman.server.runtime import running
+from dragoman.stores import open_store
+from tests.bridge.bridging import Crew, as_stranger, bridged, crew_app
+from tests.waiting import until
+
+ADA, BOB = "ada-ada-ada-ada-ada", "bob-bob-bob-bob-bob"
+AUTH = {"tokens": {"ada": ADA, "bob": BOB}}
+
+
+@asynccontextmanager
+async def bridge_to(url: str, store: str) -> AsyncIterator[str]:
+    async with bridged(url, store=store, auth=AUTH, credentials={"type": "caller"}, server={"drain": 0}) as (
+        there,
+        _,
+    ):
+        yield there
+
+
+@asynccontextmanager
+async def caller(url: str, token: str) -> AsyncIterator[Client]:
+    async with connect(url, credentials=token, agents={}) as client:
+        yield client
+
+
+def guarded() -> Crew:
+    return Crew(auth=[Bearer({"ada": hashed(ADA), "bob": hashed(BOB)})])
+
+
+async def state(client: Client, task: str) -> TaskState:
+    return (await client.get(task)).status.state
+
+
+async def status_in_store(store: str, task: str) -> Any:
+    """The state of a task, read without being its caller."""
+    opened = open_store(store)
+    await opened.open()
+    try:
+        page = await opened.index.find(TaskQuery(), limit=10)
+        return {info.id: info.state for info in page.tasks}[task]
+    finally:
+        await opened.close()
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+async def test_after_a_restart_a_task_waits_for_its_caller_and_then_goes_on(
+    tmp_path: Path, stranger: bool
+) -> None:
+    crew, store = guarded(), f"sqlite:///{tmp_path / 'bridge.db'}"
+    app = crew_app(crew)
+    if stranger:
+        app = as_stranger(app)
+    async with asyncio.timeout(60), running(app) as upstream:
+        async with bridge_to(upstream, store) as url, caller(url, ADA) as ada:
+            begun = await ada.send("go", skill="slow", wait=False)
+            assert begun.task is not None
+            task = begun.task.id
+            await crew.begun.wait()
+            await until(lambda: ada.get(task), lambda now: now.artifacts)
+        async with bridge_to(upstream, store) as url:
+            await until(lambda: status_in_store(store, task), lambda found: found is TaskState.AUTH_REQUIRED)
+            async with caller(url, BOB) as bob:  # somebody else is not who is waited for
+                with pytest.raises(A2AError):
+                    await bob.get(task)
+            assert await status_in_store(store, task) is TaskState.AUTH_REQUIRED
+            async with caller(url, ADA) as ada:
+                await until(lambda: state(ada, task), lambda now: now is TaskState.WORKING)
+                crew.gate.set()
+                done = await ada.wait(task)
+                assert done.task is not None and done.task.status.state is TaskState.COMPLETED
+                (artifact,) = [each for each in done.task.artifacts if each.name == "out"]
+                assert "".join(part.text or "" for part in artifact.parts) == "before after"
+    assert len(crew.seen) == 1  # the message was sent once
+
+
+async def test_a_task_that_waits_for_its_caller_can_be_canceled_by_it(tmp_path: Path) -> None:
+    crew, store = guarded(), f"sqlite:///{tmp_path / 'bridge.db'}"
+    async with asyncio.timeout(60), running(crew_app(crew)) as upstream:
+        async with bridge_to(upstream, store) as url, caller(url, ADA) as ada:
+            begun = await ada.send("go", skill="slow", wait=False)
+            assert begun.task is not None
+            task = begun.task.id
+            await crew.begun.wait()
+            await until(lambda: ada.get(task), lambda now: now.artifacts)
+        async with bridge_to(upstream, store) as url:
+            await until(lambda: status_in_store(store, task), lambda found: found is TaskState.AUTH_REQUIRED)
+            async with caller(url, ADA) as ada:
+                assert (await ada.cancel(task)).status.state is TaskState.CANCELED
+                await crew.canceled.wait()
+
+
+async def test_no_credential_of_a_caller_is_stored_or_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    crew, store = guarded(), f"sqlite:///{tmp_path / 'bridge.db'}"
+    async with running(crew_app(crew)) as upstream, bridge_to(upstream, store) as url:
+        async with caller(url, ADA) as ada:
+            assert (await ada("hello")).text == "HELLO"
+    assert ADA not in caplog.text
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    assert b"hello" in stored and ADA.encode() not in stored
