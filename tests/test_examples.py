@@ -27,7 +27,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """Runs an example as `python examples/x.py` does, on a port that is free."""
 
 
-@pytest.mark.parametrize("name", ["hello", "booking", "currency", "files", "report", "secure"])
+@pytest.mark.parametrize("name", ["hello", "booking", "currency", "files", "notes", "report", "secure"])
 async def test_an_example_serves_itself(name: str, tmp_path: Path) -> None:
     port = lasting_port()
     process = await asyncio.create_subprocess_exec(
@@ -54,6 +54,13 @@ async def test_hello_greets_in_every_version() -> None:
         for version in ("1.0", "0.3", "0.2", "0.1", "draft", "arbiter"):
             async with connect(server.url, version=version) as agent:
                 assert await agent("world") == "Hello, world!"
+
+
+async def test_notes_are_kept_by_an_mcp_server() -> None:
+    assert (EXAMPLES / "notes_server.py").exists()
+    async with Server(EXAMPLES / "notes.py") as server, connect(server.url) as agent:
+        assert await agent("buy milk") == "Written down as note 1."
+        assert (await agent("milk", skill="find")).data == ["buy milk"]
 
 
 async def test_currency_reports_progress_and_answers() -> None:

@@ -6,7 +6,7 @@
        mcp                               agent server client engine observe auth
        catalogue                         server client, the protocols of stores, the guard of push
        server.application .runtime       put a server together, and run it: all below but the hub
-       adapters                          executor agent engine client dialects
+       adapters                          executor agent engine client mcp dialects
        executor                          agent engine
        agent      server client push     agent: engine auth      server, client: dialects auth (not engine)
        observe                           engine
@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client": ("dialects", "auth", "model", "errors"),
     "agent": ("engine", "auth", "model", "errors"),
     "executor": ("agent", "engine", "model", "errors"),
-    "adapters": ("agent", "executor", "engine", "client", "dialects", "model", "errors"),
+    "adapters": ("agent", "executor", "engine", "client", "mcp", "dialects", "model", "errors"),
     "mcp": ("agent", "server", "client", "engine", "observe", "auth", "model", "errors"),
     "bridge": (
         "agent",

@@ -30,6 +30,7 @@ ADAPTERS = {
     "smolagents": "smolagents",
     "a2a": "a2a_sdk",
     "dragoman.executor": "a2a_sdk",
+    "dragoman.mcp": "mcp_server",
 }
 """The package that an object's class comes from, and the module here that wraps it."""
 EXTRAS = {
@@ -43,6 +44,7 @@ EXTRAS = {
     "crewai": "crewai",
     "smolagents": "smolagents",
     "a2a_sdk": "a2a-sdk",
+    "mcp_server": "mcp",
 }
 """The module here, and the extra that installs its framework."""
 
@@ -89,7 +91,7 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
     """The agent of another framework as an `Agent`, to be served: `wrap(graph, name="Travel").run()`.
 
     `obj` is a LangGraph graph, an agent of pydantic-ai, the OpenAI Agents SDK, Google ADK, Microsoft Agent Framework,
-    Strands or smolagents, a workflow of LlamaIndex, a flow or a crew of CrewAI, or an `AgentExecutor` of a2a-sdk;
+    Strands or smolagents, a workflow of LlamaIndex, a flow or a crew of CrewAI, an `AgentExecutor` of a2a-sdk, or `dragoman.mcp.mcp(...)`;
     `docs/frameworks.md` lists all. It may also be a function without parameters that makes one. Text is streamed, tool calls are
     status updates, an interrupt or an approval is `input-required`, and the framework's state is in the task's log: a task that
     waits survives a restart.
@@ -108,6 +110,9 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
     name = name or _text(obj, "name") or _text(obj, "id") or "agent"
     description = description or _text(obj, "description") or _text(obj, "handoff_description")
     if hasattr(module, "make_agent"):
+        for option in getattr(module, "SKILL_OPTIONS", ()):
+            if option in ours:
+                given[option] = ours.pop(option)
         for option in ours:
             raise TypeError(f"wrap: {option!r} is not for an object of {type(obj).__module__}")
         made: Agent = module.make_agent(obj, name, description, given)

@@ -1,4 +1,4 @@
-"""`dragoman serve FILE[:agent]`, `dragoman serve MODULE[:agent]`"""
+"""`dragoman serve FILE[:agent]`, `dragoman serve MODULE[:agent]`, `dragoman serve --mcp-server COMMAND`"""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ One agent has the path /, several have the paths /<id>. All versions of A2A use 
   dragoman serve hello.py --grpc-port 50051                     also over gRPC
   dragoman serve hello.py --public-url https://agents.example.com   behind a proxy
   dragoman serve hello.py --catalogue                           others find its agents: dragoman find TEXT
+  dragoman serve --mcp-server "npx -y @modelcontextprotocol/server-memory"    the tools of an MCP server as an agent
   dragoman serve hello.py --console                             with pages that show its tasks: open the URL it prints
 """
 
@@ -42,8 +43,9 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
+        "files", nargs="*", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
+    add_mcp_servers(parser)
     add_server_options(parser)
     parser.set_defaults(run=run)
 
@@ -212,6 +214,52 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
+    """The options that serve MCP servers as agents."""
+    group = parser.add_argument_group("MCP servers as agents (extra: mcp)")
+    group.add_argument(
+        "--mcp-server",
+        action="append",
+        default=[],
+        metavar="COMMAND|URL",
+        help="serve the tools of this MCP server as the skills of an agent; may be repeated",
+    )
+    group.add_argument(
+        "--mcp-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="give this variable of our environment to the commands of --mcp-server; may be repeated",
+    )
+    group.add_argument(
+        "--mcp-approve",
+        choices=("destructive", "all"),
+        help="ask the caller before destructive tools are called, or before all (default: ask for none)",
+    )
+
+
+def _mcp_agents(args: argparse.Namespace) -> list[Any]:
+    if not args.mcp_server:
+        return []
+    from dragoman.adapters.wrap import wrap
+    from dragoman.mcp import mcp
+
+    agents = []
+    env = {}
+    for name in args.mcp_env:
+        if name not in os.environ:
+            raise SystemExit(f"dragoman: --mcp-env: there is no variable {name} in the environment")
+        env[name] = os.environ[name]
+    approve = args.mcp_approve == "all" or args.mcp_approve or False
+    for server in args.mcp_server:
+        is_url = server.startswith(("http://", "https://"))
+        try:
+            agents.append(wrap(mcp(server, env={} if is_url else env, approve=approve)))
+        except (ValueError, ModuleNotFoundError) as error:
+            raise SystemExit(f"dragoman: --mcp-server {server}: {error}") from None
+    return agents
+
+
 def add_catalogue(parser: argparse.ArgumentParser) -> None:
     """The options of the catalogue."""
     group = parser.add_argument_group("catalogue")
@@ -318,7 +366,9 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server.runtime import serve
 
     configure(args.log_level, lines=args.log)
-    serve(*load(*args.files), **read_server_options(args))
+    if not args.files and not args.mcp_server:
+        raise SystemExit("dragoman: what is to be served? Give a FILE or a MODULE, or --mcp-server")
+    serve(*load(*args.files), *_mcp_agents(args), **read_server_options(args))
     return 0
 
 

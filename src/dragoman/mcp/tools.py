@@ -38,7 +38,7 @@ from dragoman.mcp.questions import Elicited, ask_caller
 from dragoman.mcp.schema import check_value
 from dragoman.model.questions import Approval
 from dragoman.model.task import TaskState
-from dragoman.observe.terminal import one_line
+from dragoman.observe.terminal import one_line, sanitize
 
 logger = logging.getLogger("dragoman.mcp")
 
@@ -162,6 +162,14 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, McpPool] = WeakKeyDictionar
 """One connection to each server for all agents of a process."""
 
 
+class ServerDescription(Struct, frozen=True, kw_only=True):
+    """What a server says about itself."""
+
+    tools: tuple[Tool, ...] = ()
+    version: str = ""
+    instructions: str = ""
+
+
 class McpTools:
     """The tools of one MCP server. `mcp(...)` makes it."""
 
@@ -203,6 +211,21 @@ class McpTools:
         """Raises `A2AError`."""
         found = await (await self._connect()).tools()
         return [self._describe(tool) for tool in found if self._uses(tool.name)]
+
+    async def look(self) -> ServerDescription:
+        """What the server says about itself, on a connection for this alone. Raises `A2AError`."""
+        pool = McpPool()
+        try:
+            connection = await pool.connect(self._key, self.name, self._settings, guard=self._guard)
+            found = await connection.tools()
+            about, instructions = connection.client.server_info, connection.client.instructions
+        finally:
+            await pool.close()
+        return ServerDescription(
+            tools=tuple(self._describe(tool) for tool in found if self._uses(tool.name)),
+            version=one_line(about.version)[:40] if about is not None else "",
+            instructions=sanitize(instructions or "")[:1000],
+        )
 
     def _uses(self, name: str) -> bool:
         return not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)

@@ -117,7 +117,7 @@ def convert(value: Any, kind: Any) -> Any:
     try:
         return _convert(value, kind)
     except Unfit:
-        whole = _with_whole_numbers(value)
+        whole = with_whole_numbers(value)
         if whole is value:
             raise
         return _convert(whole, kind)
@@ -132,15 +132,15 @@ def _convert(value: Any, kind: Any) -> Any:
         raise Unfit(str(error)) from error
 
 
-def _with_whole_numbers(value: Any) -> Any:
+def with_whole_numbers(value: Any) -> Any:
     """`value` with integers for the floats that are whole; itself if it has none."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) <= _EXACT else value
     if type(value) is dict:
-        members = {key: _with_whole_numbers(member) for key, member in value.items()}
+        members = {key: with_whole_numbers(member) for key, member in value.items()}
         return members if any(members[key] is not value[key] for key in value) else value
     if type(value) is list:
-        each = [_with_whole_numbers(member) for member in value]
+        each = [with_whole_numbers(member) for member in value]
         return each if any(new is not old for new, old in zip(each, value, strict=True)) else value
     return value
 
