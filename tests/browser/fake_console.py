@@ -66,6 +66,8 @@ class FakeConsole:
         self.task: dict[str, Any] = {}
         self.views: list[dict[str, Any]] = []
         self.webhooks: list[dict[str, Any]] = []
+        self.catalogue: list[dict[str, Any]] = []
+        self.registered: list[dict[str, Any]] = []
         self.audit: list[dict[str, Any]] = []
         self.metrics: list[dict[str, Any]] = []
         self.talk: list[tuple[str, Any]] = []
@@ -98,6 +100,9 @@ class FakeConsole:
             Route("/metrics", lambda r: self.json({"metrics": self.metrics})),
             Route("/talk", self.talk_to, methods=["POST"]),
             Route("/inspect", lambda r: self.json(self.inspected), methods=["POST"]),
+            Route("/catalogue", self.search_catalogue, methods=["GET"]),
+            Route("/catalogue", self.register, methods=["POST"]),
+            Route("/catalogue/{name}", self.unregister, methods=["DELETE"]),
         ]
         app = Starlette(routes=[*(_under("/console/api", route) for route in api)])
         app.mount("/console", StaticFiles(directory=PAGE, html=True))
@@ -165,6 +170,24 @@ class FakeConsole:
                 "features": self.features,
             }
         )
+
+    async def search_catalogue(self, request: Request) -> Response:
+        text = request.query_params.get("text", "").lower()
+        found = [each for each in self.catalogue if text in json.dumps(each).lower()]
+        return self.json({"agents": found, "total": len(found)})
+
+    async def register(self, request: Request) -> Response:
+        body = await request.json()
+        self.registered.append(body)
+        if "refused" in body["url"]:
+            return self.refuse(409, "CONFLICT")
+        self.catalogue.append(listed(name=body["name"] or "new", title="New one", kind="registered"))
+        return self.json(self.catalogue[-1], 201)
+
+    async def unregister(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        self.catalogue = [each for each in self.catalogue if each["name"] != name]
+        return Response(status_code=204)
 
     async def tasks(self, request: Request) -> Response:
         counts: dict[str, int] = {}
@@ -263,6 +286,17 @@ class FakeConsole:
 
 def _under(prefix: str, route: Route) -> Route:
     return Route(prefix + route.path, route.endpoint, methods=sorted((route.methods or {"GET"}) - {"HEAD"}))
+
+
+def listed(**more: Any) -> dict[str, Any]:
+    """An agent of the catalogue."""
+    skills = [{"id": "refund", "name": "Refund an order"}]
+    return {
+        "name": "refunds", "title": "Refunds", "kind": "agent", "tenant": "", "url": "http://127.0.0.1:8000/refunds",
+        "card": "http://127.0.0.1:8000/refunds/.well-known/agent-card.json", "private": False, "health": {"state": "up"},
+        "signature": "valid", "description": {"name": "Refunds", "description": "Returns money", "version": "1.4", "skills": skills},
+        "added": "", "score": None, **more,
+    }  # fmt: skip
 
 
 def agent(**more: Any) -> dict[str, Any]:

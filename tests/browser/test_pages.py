@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.browser.fake_console import FakeConsole, agent, record, row
+from tests.browser.fake_console import FakeConsole, agent, listed, record, row
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -131,7 +131,18 @@ async def test_the_theme_follows_the_system_and_the_switch(page: Page, fake: Fak
 
 @pytest.mark.parametrize(
     "place",
-    ["agents", "agents/echo", "chat/echo", "tasks", "task/k1", "webhooks", "audit", "metrics", "inspect"],
+    [
+        "agents",
+        "agents/echo",
+        "chat/echo",
+        "tasks",
+        "task/k1",
+        "webhooks",
+        "audit",
+        "metrics",
+        "inspect",
+        "catalogue",
+    ],
 )
 async def test_nothing_is_wider_than_a_phone(page: Page, fake: FakeConsole, place: str) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
@@ -140,6 +151,12 @@ async def test_nothing_is_wider_than_a_phone(page: Page, fake: FakeConsole, plac
     fake.agents = [agent(), agent(id="wide", name=long, description=long)]
     fake.webhooks = [{"key": "w", "task": long, "url": f"https://{long}", "cursor": 1, "last": 2, "pending": 1, "attempts": 3,
                       "lastError": long, "nextAttempt": None, "dead": False}]  # fmt: skip
+    fake.features.append("catalogue")
+    fake.catalogue = [
+        listed(
+            name=long, title=long, url=long, kind=long, health={"state": long, "error": long}, signature=long
+        )
+    ]
     fake.audit = [{"time": "2026-03-01T12:00:00Z", "principal": long, "action": long}]
     fake.metrics = [{"name": long, "type": "gauge", "help": long, "samples": [{"labels": {"a": long}, "value": 1.5}]}]  # fmt: skip
     await enter(page, fake, place)

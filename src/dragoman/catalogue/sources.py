@@ -41,12 +41,21 @@ _EXTENDED_SECONDS = 60.0
 class Viewer:
     """Who looks at the catalogue: whoever sent a request, or the operator, who sees everything."""
 
-    def __init__(self, exchange: Exchange | None = None, *, operator: bool = False) -> None:
+    def __init__(
+        self,
+        exchange: Exchange | None = None,
+        *,
+        operator: bool = False,
+        tenant: str = "",
+        tenant_key: str = "",
+    ) -> None:
         self.exchange, self.operator = exchange, operator
-        self.known = operator
+        self.known = operator or bool(tenant)
         """Somebody here accepted their credentials. Sources set it."""
-        self.tenant = ""
-        """The tenant of a hub, by its name."""
+        self.tenant = tenant
+        """The tenant of a hub, by its name, as far as it is known already."""
+        self.tenant_key = tenant_key
+        """Its name in scopes."""
 
     async def principal(self, mount: Mount) -> Principal | None:
         """Who the viewer is for this agent; None if the agent does not accept them, or they show no credentials."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.console import about, inspect, login, talk, tasks, webhooks
+from dragoman.console import about, catalogue, inspect, login, talk, tasks, webhooks
 from dragoman.console.access import (
     OPERATOR,
     Access,
@@ -35,10 +35,15 @@ __all__ = ["AgentConsole", "Console"]
 
 Module = Callable[[Console], Sequence[Route]]
 
-MODULES: tuple[Module, ...] = (tasks.routes, webhooks.routes, about.routes)
+MODULES: tuple[Module, ...] = (tasks.routes, webhooks.routes, catalogue.routes, about.routes)
 """What the console of a server is made of."""
 FEATURES = ("agents", "tasks", "webhooks", "audit")
 CALLING_FEATURES = ("talk", "inspect")
+
+
+def server_features(parts: ServerParts) -> tuple[str, ...]:
+    """What a server has only if its operator asked for it."""
+    return ("catalogue",) if parts.catalogue is not None else ()
 
 
 def calling_modules(
@@ -127,7 +132,7 @@ class AgentConsole:
         return Console(
             access,
             kind="server",
-            features=self._features,
+            features=(*self._features, *server_features(parts)),
             modules=(*self._modules, *calling_modules(guard, Logins(guard))),
             server=parts,
             receivers=self._receivers,

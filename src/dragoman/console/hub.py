@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace as replace_field
 
-from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules
+from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, server_features
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
 from dragoman.console.api import NO_SCOPE, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
@@ -129,7 +129,7 @@ class HubConsole:
         return Console(
             access,
             kind="hub",
-            features=(*FEATURES, *CALLING_FEATURES, "hub"),
+            features=(*FEATURES, *CALLING_FEATURES, *server_features(parts), "hub"),
             modules=modules,
             server=replace(parts, find_mounts=mounts, admit=admit),
             receivers=self._receivers,

@@ -5,6 +5,7 @@ import { ApiError, connectionState, del, get, onConnection, post, probe } from "
 import { button, empty, failure, fill, h, icon, iconButton, line, toast } from "./dom.js";
 import { agentsView } from "./agents.js";
 import { auditView } from "./audit.js";
+import { catalogueView } from "./catalogue.js";
 import { chatView } from "./chat.js";
 import { followReloads } from "./dev.js";
 import { hubView } from "./hub.js";
@@ -19,6 +20,7 @@ const VIEWS = [
   ["agents", "Agents", "agents", agentsView],
   ["chat", "Chat", "agents talk", chatView],
   ["tasks", "Tasks", "tasks", tasksView],
+  ["catalogue", "Catalogue", "catalogue", catalogueView],
   ["hub", "Hub", "hub", hubView],
   ["webhooks", "Webhooks", "webhooks", webhooksView],
   ["audit", "Audit", "audit", auditView],

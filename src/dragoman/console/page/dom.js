@@ -48,6 +48,7 @@ const ICONS = {
   audit: "M5 3h14v18H5zM8 8h8M8 12h8M8 16h5",
   metrics: "M4 20V10M10 20V4M16 20v-7M22 20H2",
   inspect: "M10.5 4a6.5 6.5 0 1 1 0 13 6.5 6.5 0 0 1 0-13zM15.5 15.5 21 21",
+  catalogue: "M5 4h11a3 3 0 0 1 3 3v13H8a3 3 0 0 1-3-3zM5 17a3 3 0 0 1 3-3h11M9 8h6",
   hub: "M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM12 2v6M12 16v6M2 12h6M16 12h6",
   send: "M4 12 20 4l-5 16-3.5-6.5z",
   file: "M6 3h8l4 4v14H6zM14 3v4h4",

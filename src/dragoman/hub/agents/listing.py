@@ -30,8 +30,11 @@ class HubSource:
                 if not tenant.disabled and len(found) < MAX_LISTED:
                     found += await self._of_tenant(tenant)
             return found
-        header = viewer.exchange.header(b"authorization") if viewer.exchange is not None else ""
-        if viewer.exchange is None or not header:
+        if viewer.exchange is None:
+            own = hub.tenants.current(int(viewer.tenant_key)) if viewer.tenant_key else None
+            return () if own is None or own.disabled else await self._of_tenant(own)
+        header = viewer.exchange.header(b"authorization")
+        if not header:
             return ()
         try:
             tenant = await authenticate(hub, header, viewer.exchange.path)

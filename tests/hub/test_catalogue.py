@@ -1,0 +1,162 @@
+"""The catalogue of a hub: each tenant finds its own agents, and those that the operator registered for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.console.hub import HubConsole
+from dragoman.hub.assembly import application
+from dragoman.hub.hub import Hub
+from dragoman.hub.models.scripted import EchoModel
+from dragoman.hub.settings import Settings
+from dragoman.server.app import App
+from tests.catalogue.elsewhere import elsewhere
+from tests.console.conftest import Operator
+from tests.hub.house import ADMIN, Caller
+
+
+@asynccontextmanager
+async def hub_app(**more: Any) -> AsyncIterator[tuple[Hub, App]]:
+    agent = Agent("Echo", "Repeats everything.")
+
+    @agent.skill
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    chosen = {"catalogue": True, "allow_private": True, **more}
+    given = Settings(admin_token=ADMIN, drain=0.0, data="/nonexistent/dragoman", **chosen)
+    console = HubConsole(None)
+    hub, app = application(given, model=EchoModel(), code=[agent], store="memory:", console=console.open)
+    await app.start()
+    try:
+        yield hub, app
+    finally:
+        async with asyncio.timeout(10):
+            await app.stop()
+
+
+def scout(name: str, goal: str) -> dict[str, str]:
+    return {"id": "scout", "name": name, "role": "analyst", "goal": goal}
+
+
+async def tenant(hub: Hub, app: App, name: str, goal: str) -> Caller:
+    made, token = await hub.tenants.add(name)
+    await hub.catalogue.create(made.id, scout(f"Scout of {name}", goal))
+    return Caller(app, token, made)
+
+
+async def found(caller: Caller, text: str) -> list[str]:
+    answer = await caller("POST", "/catalogue/search", {"query": {"text": text}})
+    assert answer.status == 200, answer.body
+    return [each["displayName"] for each in answer.json["results"]]
+
+
+async def test_a_tenant_finds_its_own_agents_and_nobody_elses() -> None:
+    async with hub_app() as (hub, app):
+        ada = await tenant(hub, app, "ada", "predict harvests")
+        bob = await tenant(hub, app, "bob", "count zeppelins")
+        assert await found(ada, "harvests") == ["Scout of ada"]
+        assert await found(ada, "zeppelins") == []
+        assert await found(bob, "zeppelins") == ["Scout of bob"]
+        assert await found(bob, "repeats") == ["Echo"]
+        for path in ("/.well-known/ai-catalog.json", "/.well-known/ard.json", "/catalogue/agents"):
+            own, theirs = (await ada("GET", path)).body, (await bob("GET", path)).body
+            assert b":ada:" in own and b"bob" not in own and b":ada:" not in theirs
+
+
+async def test_an_agent_of_another_tenant_looks_like_one_that_does_not_exist() -> None:
+    async with hub_app() as (hub, app):
+        ada = await tenant(hub, app, "ada", "predict harvests")
+        await tenant(hub, app, "bob", "count zeppelins")
+        own = await ada("GET", "/catalogue/agents/urn:air:agents.example:ada:scout")
+        assert own.status == 200
+        assert own.json["url"].endswith("/v1/a2a/agents/scout/.well-known/agent-card.json")
+        others = await ada("GET", "/catalogue/agents/urn:air:agents.example:bob:scout")
+        nobody = await ada("GET", "/catalogue/agents/urn:air:agents.example:bob:nobody")
+        assert (others.status, others.body) == (nobody.status, nobody.body) == (404, others.body)
+
+
+async def test_a_stranger_sees_no_agent() -> None:
+    async with hub_app() as (hub, app):
+        await tenant(hub, app, "ada", "predict harvests")
+        for caller in (Caller(app, ""), Caller(app, "wrong")):
+            assert await found(caller, "harvests echo scout") == []
+            assert (await caller("GET", "/.well-known/ai-catalog.json")).json["entries"] == []
+
+
+async def test_a_disabled_tenant_sees_no_agent() -> None:
+    async with hub_app() as (hub, app):
+        ada = await tenant(hub, app, "ada", "predict harvests")
+        admin = Caller(app, ADMIN)
+        assert (await admin("PATCH", f"/v1/admin/tenants/{ada.tenant.id}", {"disabled": True})).status == 200
+        assert await found(ada, "harvests") == []
+
+
+async def test_a_changed_agent_is_found_by_what_it_is_now() -> None:
+    async with hub_app() as (hub, app):
+        ada = await tenant(hub, app, "ada", "predict harvests")
+        await hub.catalogue.replace(ada.tenant.id, "scout", scout("Scout", "paint boats"))
+        assert await found(ada, "harvests") == []
+        assert await found(ada, "boats") == ["Scout"]
+        await hub.catalogue.delete(ada.tenant.id, "scout")
+        assert await found(ada, "boats") == []
+
+
+async def test_registered_agents_are_for_all_tenants_or_for_one() -> None:
+    async with hub_app() as (hub, app), elsewhere() as site:
+        ada, bob = await tenant(hub, app, "ada", "x"), await tenant(hub, app, "bob", "y")
+        admin = Operator(app, ADMIN)
+        for body in ({"name": "all"}, {"name": "one", "tenant": "ada"}, {"name": "shy", "private": True}):
+            assert (await admin("POST", "/catalogue", {"url": site.url, **body})).status == 201
+
+        async def names(caller: Caller) -> list[str]:
+            answer = await caller("POST", "/catalogue/search", {"query": {"text": "currency"}})
+            return sorted(each["metadata"]["name"] for each in answer.json["results"])
+
+        assert await names(ada) == ["all", "one", "shy"]
+        assert await names(bob) == ["all", "shy"]
+        assert await names(Caller(app, "")) == ["all"]
+        assert (await admin("DELETE", "/catalogue/one?tenant=ada")).status == 204
+        assert await names(ada) == ["all", "shy"]
+
+
+async def test_the_console_shows_a_tenant_its_own_agents_and_the_operator_all() -> None:
+    async with hub_app() as (hub, app):
+        ada, bob = await tenant(hub, app, "ada", "x"), await tenant(hub, app, "bob", "y")
+
+        async def shown(viewer: Operator) -> set[tuple[str, str]]:
+            agents = (await viewer.get("/catalogue"))["agents"]
+            return {(each["tenant"], each["name"]) for each in agents if each["name"] == "scout"}
+
+        assert await shown(Operator(app, ada.token)) == {("ada", "scout")}
+        assert await shown(Operator(app, bob.token)) == {("bob", "scout")}
+        assert await shown(Operator(app, ADMIN)) == {("ada", "scout"), ("bob", "scout")}
+        refused = await Operator(app, ada.token)("POST", "/catalogue", {"url": "https://x.example"})
+        assert refused.status == 403
+
+
+async def test_without_the_setting_there_is_no_catalogue() -> None:
+    async with hub_app(catalogue=False) as (hub, app):
+        ada = await tenant(hub, app, "ada", "x")
+        assert (await ada("GET", "/catalogue/agents")).status == 404
+        assert (await ada("GET", "/.well-known/ai-catalog.json")).status == 404
+
+
+async def test_a_hub_reads_the_catalogue_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with elsewhere() as site:
+        (tmp_path / "dragoman.toml").write_text(f'[catalogue.agents]\nmoney = "{site.url}"\n')
+        monkeypatch.chdir(tmp_path)
+        async with hub_app() as (hub, app):
+            ada = await tenant(hub, app, "ada", "x")
+            await site.come.wait()
+            listed = (await ada("GET", "/catalogue/agents?pageSize=100")).json["items"]
+            assert "money" in [each["metadata"]["name"] for each in listed]
