@@ -13,8 +13,8 @@ from dragoman.model.ops import Principal, SendMessage
 class Peer(Agent):
     """Answers one text, and only that, without a task."""
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        return super().admit(request, principal, first) and request.message.text == "message"
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        return super().check_message(request, principal, first) and request.message.text == "message"
 
 
 agent = Peer("Peer", description="Does what it is told", input_modes=["*/*"], output_modes=["*/*"])

@@ -43,7 +43,7 @@ class Actor(Agent):
         """What it does before it plays: `ask`, or `wait` for its cue."""
         self.cue = asyncio.Event()
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         return any(isinstance(event, Message) for event in self.script)
 
     async def work(self, turn: Turn) -> None:
@@ -83,10 +83,10 @@ class Actor(Agent):
 class NoPush:
     """Takes push configs and never sends anything."""
 
-    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
+    async def check_config(self, call: Call, config: PushConfig) -> StoredPushConfig:
         return StoredPushConfig(config=replace(config, id=config.id or new_id()), dialect=call.dialect)
 
-    def shown(self, hook: StoredPushConfig) -> PushConfig:
+    def show_config(self, hook: StoredPushConfig) -> PushConfig:
         return hook.config
 
     async def start(self) -> None:

@@ -222,7 +222,7 @@ class Agent:
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         wanted = _named(request.message, request.metadata)
         if first is not None and wanted is None:
             # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.

@@ -84,7 +84,7 @@ class PassingService:
         if self._agent.authorize is not None:
             await self._agent.authorize(call, request)
         if isinstance(request, SendMessage):
-            self._agent.admit(request, call.principal)
+            self._agent.check_message(request, call.principal)
 
     async def _extended_card(self, call: Call) -> Any:
         if not self._agent.card.capabilities.extended_agent_card:

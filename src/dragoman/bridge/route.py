@@ -104,7 +104,7 @@ class BridgedAgent(Agent):
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         """Check the skill that a message names. True: the answer of the upstream may be a bare Message."""
         named = _skill_named(request.message.metadata, request.metadata)
         if named is None and first is not None:

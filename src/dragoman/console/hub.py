@@ -112,7 +112,7 @@ class HubConsole:
         )
 
         @contextmanager
-        def admit(scope: Scope, task: str) -> Iterator[None]:
+        def check_limits(scope: Scope, task: str) -> Iterator[None]:
             """A copy of a task counts as a request of its tenant."""
             tenant = hub.tenants.current(int(scope.tenant))
             if tenant is None or tenant.disabled:
@@ -131,7 +131,7 @@ class HubConsole:
             kind="hub",
             features=(*FEATURES, *CALLING_FEATURES, *server_features(parts), "hub"),
             modules=modules,
-            server=replace(parts, find_mounts=mounts, admit=admit),
+            server=replace(parts, find_mounts=mounts, check_limits=check_limits),
             receivers=self._receivers,
         )
 

@@ -608,7 +608,7 @@ def routes(console: Console) -> Sequence[Route]:
 
     async def copy_task(info: TaskInfo, upto: int) -> NewTask:
         made = new_id()
-        with server.admit(info.scope, made) if server.admit is not None else nullcontext():
+        with server.check_limits(info.scope, made) if server.check_limits is not None else nullcontext():
             await fork(server.store, server.bus, info.scope, info.id, upto, made=made)
         return NewTask(key_of(info.scope, made))
 

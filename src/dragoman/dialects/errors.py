@@ -30,7 +30,7 @@ _COMMON: dict[type[A2AError], int] = {
     e.UnsupportedOperation: -32004,
     e.ContentTypeNotSupported: -32005,
 }
-_LATER = {
+_SINCE_0_2 = {
     **_COMMON,
     e.InvalidAgentResponse: -32006,
     e.Unauthenticated: -32000,
@@ -48,13 +48,13 @@ _DRAFT = {
     e.Unavailable: -32011,
 }
 _V0_2 = {
-    **_LATER,
+    **_SINCE_0_2,
     e.ExtendedCardNotConfigured: -32004,
     e.ExtensionRequired: -32602,
     e.VersionNotSupported: -32600,
 }
 _V0_3 = {
-    **_LATER,
+    **_SINCE_0_2,
     e.ExtendedCardNotConfigured: -32007,
     e.ExtensionRequired: -32602,
     e.VersionNotSupported: -32009,
@@ -68,7 +68,7 @@ _CODES: dict[str, dict[type[A2AError], int]] = {
     "0.3-proto": _V0_3,
     "1.0": {**_V0_3, e.ExtensionRequired: -32008},
     "arbiter": {
-        **_LATER,
+        **_SINCE_0_2,
         e.PushNotSupported: -32004,
         e.ExtendedCardNotConfigured: -32601,
         e.ExtensionRequired: -32602,

@@ -96,7 +96,7 @@ class _Reader:
         self.entries: list[ConversationMessage] = []
         self._artifacts: dict[str, list[str]] = {}
         """The texts of this turn's artifacts, since the last question."""
-        self._told: dict[str, str] = {}
+        self._entered: dict[str, str] = {}
         """The text of each artifact that is among the entries."""
 
     def read(self, record: Record) -> None:
@@ -120,13 +120,13 @@ class _Reader:
         if update.append:
             self._artifacts.setdefault(id, []).append(text)
         else:
-            self._artifacts[id] = [text.removeprefix(self._told.get(id, ""))]
+            self._artifacts[id] = [text.removeprefix(self._entered.get(id, ""))]
 
     def end_turn(self) -> bool:
         """Add what the agent wrote. True if there was something."""
         texts = {id: "".join(pieces) for id, pieces in self._artifacts.items()}
         for id, text in texts.items():
-            self._told[id] = self._told.get(id, "") + text
+            self._entered[id] = self._entered.get(id, "") + text
         whole = "\n".join(filter(None, texts.values()))
         self._artifacts = {}
         self._say(Role.AGENT, whole)

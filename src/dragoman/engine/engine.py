@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from dragoman.engine.follow import Reader, Readers
 from dragoman.engine.protocols import (
     MAIL_TOPIC,
-    Admit,
     Bus,
     Delivered,
     Head,
@@ -29,6 +28,7 @@ from dragoman.engine.protocols import (
     Push,
     Store,
     TaskExists,
+    WaitForMemory,
 )
 from dragoman.engine.push_configs import StoredPushConfig, now
 from dragoman.engine.records import PIECE_BYTES, PUBLIC, Cancel, Mail, Record, Snapshot, topic, trimmed
@@ -172,7 +172,7 @@ class Engine:
             return self._send_stream(call, request)
         return self._subscribe(call, request)
 
-    async def _admit_stream(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
+    async def _find_streaming_program(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
         if (program := self._programs(call.scope)) is None:
             raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None:
@@ -195,7 +195,7 @@ class Engine:
     async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
         length = request.configuration.history_length
         now = request.configuration.return_immediately
-        delivered, run = await self._accept_message(program, call, request, waits=not now)
+        delivered, run = await self._accept_message(program, call, request, blocking=not now)
         snapshot = delivered.snapshot
         if now:
             if snapshot.undecided:
@@ -211,7 +211,7 @@ class Engine:
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
-        program = await self._admit_stream(call, request)
+        program = await self._find_streaming_program(call, request)
         length = request.configuration.history_length
         delivered, _ = await self._accept_message(program, call, request)
         snapshot = delivered.snapshot
@@ -260,33 +260,33 @@ class Engine:
     # -- accepting messages ------------------------------------------------------------------------------------
 
     async def _accept_message(
-        self, program: Program, call: Call, request: SendMessage, *, waits: bool = False
+        self, program: Program, call: Call, request: SendMessage, *, blocking: bool = False
     ) -> tuple[Delivered, Run | None]:
         """Check a message, store it, and start a run for it if there is room here.
 
-        If its sender `waits` for the end of the turn, it may not be on disk yet (`Delivered.stored`).
+        If it is `blocking`, its sender waits for the end of the turn, and it may not be on disk yet (`Delivered.stored`).
         """
         for extension in program.card.capabilities.extensions:
             if extension.required and extension.uri not in call.extensions:
                 raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
         webhook = None
         if (config := request.configuration.task_push_notification_config) is not None:
-            webhook = await self._push_for(program).admit(call, config)
-        node = self.runner.admit(inside=call.depth > 0)
+            webhook = await self._push_for(program).check_config(call, config)
+        node = self.runner.reserve(inside=call.depth > 0)
         delivered: Delivered | None = None
         try:
             if request.message.task_id:
                 delivered = await self._continue_or_create(program, call, request, node, webhook)
             else:
-                reply = program.admit(request, call.principal)
+                reply = program.check_message(request, call.principal)
                 delivered = await self._create(
-                    call, request, new_id(), node, webhook, reply=reply, waits=waits
+                    call, request, new_id(), node, webhook, reply=reply, blocking=blocking
                 )
         except asyncio.CancelledError:
             self._wake_runners_soon()
             raise
         finally:
-            run = self.runner.admitted(node, delivered)
+            run = self.runner.begin_reserved(node, delivered)
         if not delivered.duplicate:
             if run is None:
                 self._bus.wake(MAIL_TOPIC)
@@ -309,7 +309,9 @@ class Engine:
             if not call.names_tasks:
                 raise
         task, fresh = request.message.task_id, replace(request, message=replace(request.message, task_id=""))
-        program.admit(fresh, call.principal)  # who names a task wants to find it again: its answer is a task
+        program.check_message(
+            fresh, call.principal
+        )  # who names a task wants to find it again: its answer is a task
         try:
             return await self._create(call, fresh, task, node, webhook)
         except TaskExists:  # somebody was faster with the same id
@@ -324,7 +326,7 @@ class Engine:
         webhook: StoredPushConfig | None,
         *,
         reply: bool = False,
-        waits: bool = False,
+        blocking: bool = False,
     ) -> Delivered:
         log = self._store.scope(call.scope)
         context = request.message.context_id or new_id()
@@ -332,7 +334,7 @@ class Engine:
         if request.message.context_id:
             mail = replace(mail, names_context=True)
         webhook = _for_task(webhook, task) if webhook else None
-        if waits and node and not call.idempotency_key:
+        if blocking and node and not call.idempotency_key:
             begun = log.begin(task, context, mail, node=node, webhook=webhook)
             if begun is not None:
                 return begun
@@ -361,7 +363,7 @@ class Engine:
                 f"task {task!r} does not belong to context {context!r}",
                 fields=(("message.contextId", "differs from the context of the task"),),
             )
-        program.admit(request, call.principal, snapshot.mails[0][1])
+        program.check_message(request, call.principal, snapshot.mails[0][1])
         return await log.deliver(
             task,
             _mail(call, request, task, snapshot.context_id),
@@ -372,8 +374,8 @@ class Engine:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def _visible(self, call: Call, task: str, admit: Admit | None = None) -> Snapshot:
-        snapshot = await self._store.scope(call.scope).load(task, admit=admit)
+    async def _visible(self, call: Call, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
+        snapshot = await self._store.scope(call.scope).load(task, wait_for_memory=wait_for_memory)
         if snapshot.hidden:
             raise TaskNotFound(task)
         return snapshot
@@ -386,7 +388,7 @@ class Engine:
         return head
 
     async def _get(self, call: Call, request: GetTask) -> Task:
-        snapshot = await self._store.scope(call.scope).load(request.id, admit=self._large.hold)
+        snapshot = await self._store.scope(call.scope).load(request.id, wait_for_memory=self._large.hold)
         if snapshot.hidden:
             raise TaskNotFound(request.id)
         return trimmed(snapshot.task, request.history_length)
@@ -407,7 +409,7 @@ class Engine:
         )
 
     async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
-        await self._admit_stream(call, request)
+        await self._find_streaming_program(call, request)
         head = await self._head(call, request.id)
         if call.after is not None and call.after <= head.seq:  # a reader that comes back: only what it missed
             after, ended = call.after, head.terminal and call.after == head.seq
@@ -417,8 +419,10 @@ class Engine:
                 raise UnsupportedOperation(
                     f"task {request.id!r} is {head.state.word}: nothing more will come"
                 )
-            admit = partial(self._large.hold, seconds=HOLD_SECONDS)  # the stream may go on for hours
-            snapshot = await self._visible(call, request.id, admit=admit)
+            wait_for_memory = partial(
+                self._large.hold, seconds=HOLD_SECONDS
+            )  # the stream may go on for hours
+            snapshot = await self._visible(call, request.id, wait_for_memory=wait_for_memory)
             after, ended = snapshot.seq, snapshot.terminal
             first = (StreamResponse(snapshot.task, after),)
             head = replace(head, seq=after)
@@ -456,8 +460,8 @@ class Engine:
         )
         match request:
             case CreatePushConfig():
-                webhook = _for_task(await push.admit(call, request.config), request.config.task_id)
-                return push.shown(await configs.put(call.scope, request.config.task_id, webhook))
+                webhook = _for_task(await push.check_config(call, request.config), request.config.task_id)
+                return push.show_config(await configs.put(call.scope, request.config.task_id, webhook))
             case GetPushConfig():
                 return await self._get_push_config(push, call, request)
             case ListPushConfigs():
@@ -468,7 +472,7 @@ class Engine:
 
     async def _get_push_config(self, push: Push, call: Call, request: GetPushConfig) -> PushConfig:
         webhooks = await self._store.push_configs.list(call.scope, request.task_id)
-        configs = [push.shown(webhook) for webhook in webhooks]
+        configs = [push.show_config(webhook) for webhook in webhooks]
         # A version with one config for each task calls it `default`, and asks without a name.
         for config in sorted(configs, key=lambda config: config.id != "default"):
             if request.id in ("", config.id):
@@ -485,7 +489,9 @@ class Engine:
         start = max((n for n, mark in enumerate(marks, 1) if mark in seen), default=0)
         end = min(len(webhooks), start + request.page_size) if request.page_size else len(webhooks)
         token = _page_token(request.task_id, marks[:end]) if end < len(webhooks) else ""
-        return PushConfigPage(configs=tuple(map(push.shown, webhooks[start:end])), next_page_token=token)
+        return PushConfigPage(
+            configs=tuple(map(push.show_config, webhooks[start:end])), next_page_token=token
+        )
 
     async def _extended_card(self, program: Program, call: Call) -> AgentCard:
         if not program.card.capabilities.extended_agent_card:

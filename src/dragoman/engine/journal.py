@@ -30,7 +30,7 @@ logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
-    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_stop", "_unfolded",
+    __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_interrupt", "_unfolded",
                  "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "loaded", "log", "on_event", "waiting")  # fmt: skip
 
     def __init__(
@@ -39,11 +39,11 @@ class Journal:
         bus: Bus,
         lease: Lease,
         snapshot: Snapshot,
-        stop: Callable[[str], object],
+        interrupt: Callable[[str], object],
         loop: asyncio.AbstractEventLoop,
         pause: float = 0.0,
     ) -> None:
-        """`stop` is called with the reason when nothing more can be written: `lost`, or `broken`. `pause`: the seconds
+        """`interrupt` is called with the reason when nothing more can be written: `lost`, or `broken`. `pause`: the seconds
         between two writes, unless somebody waits for one.
         """
         self.log, self.lease = log, lease
@@ -65,7 +65,7 @@ class Journal:
         """The lease is gone, or the turn was given up: nothing more may be written."""
         self.broken: Exception | None = None
         """Why nothing more can be written, if it is not that."""
-        self._bus, self._stop = bus, stop
+        self._bus, self._interrupt = bus, interrupt
         self._flusher: asyncio.Task[None] | None = None
         self._scheduled = False
         self._committed: asyncio.Future[None] | None = None
@@ -186,10 +186,10 @@ class Journal:
                     self._committed = None
         except LeaseLost:
             self.dead = True
-            self._stop("lost")
+            self._interrupt("lost")
         except Exception as error:
             self.dead, self.broken = True, error
-            self._stop("broken")
+            self._interrupt("broken")
         finally:
             self._flusher = None
             if self._committed is not None:

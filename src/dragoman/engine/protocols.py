@@ -59,7 +59,7 @@ class Delivered(Struct, frozen=True):
     """The same key was delivered before; this is what became of that one."""
     stored: Awaitable[object] | None = None
     """Done when it is on disk; None if it is."""
-    waits: bool = False
+    unclaimed: bool = False
     """No node has the task: it waits for one."""
 
 
@@ -88,7 +88,7 @@ class FoundTasks(Struct, frozen=True):
     total: int
 
 
-Admit = Callable[[int], Awaitable[None]]
+WaitForMemory = Callable[[int], Awaitable[None]]
 """Waits until there is room for so many bytes."""
 
 
@@ -168,10 +168,10 @@ class Log(Protocol):
         """What is known of a task without reading its log. Raises `TaskNotFound`."""
         ...
 
-    def load(self, task: str, *, admit: Admit | None = None) -> Awaitable[Snapshot]:
+    def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Awaitable[Snapshot]:
         """The log folded to its end. Raises `TaskNotFound`.
 
-        `admit` is awaited, with the bytes of a large log, before that is read.
+        `wait_for_memory` is awaited, with the bytes of a large log, before that is read.
         """
         ...
 
@@ -190,11 +190,11 @@ class Log(Protocol):
 class Push(Protocol):
     """Who sends notifications, as far as the engine needs to know."""
 
-    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
+    async def check_config(self, call: Call, config: PushConfig) -> StoredPushConfig:
         """The webhook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
         ...
 
-    def shown(self, webhook: StoredPushConfig) -> PushConfig:
+    def show_config(self, webhook: StoredPushConfig) -> PushConfig:
         """The config as its owner gave it, however it is kept. Raises `Unavailable`."""
         ...
 
@@ -322,8 +322,8 @@ class Store(Protocol):
         places. Those whose task is gone are among them; those that only this process could have news for need not be."""
         ...
 
-    def time_commits(self, told: Callable[[float], None]) -> None:
-        """Before `open`: have `told` hear how long each transaction takes, in seconds."""
+    def time_commits(self, report: Callable[[float], None]) -> None:
+        """Before `open`: call `report` with how long each transaction took, in seconds."""
         ...
 
 

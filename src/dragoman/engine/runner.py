@@ -76,7 +76,7 @@ class Program(Protocol):
     @property
     def card(self) -> AgentCard: ...
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         """Check a message before it is accepted; raises the `A2AError` to answer with. True: the answer may be a bare
         Message. `first` began the task that the message goes on with."""
         ...
@@ -265,7 +265,7 @@ class Runner:
         """How many more tasks may run here."""
         return self._max_running - len(self._runs) - self._arriving - len(self._claimed)
 
-    def admit(self, *, inside: bool = False) -> str:
+    def reserve(self, *, inside: bool = False) -> str:
         """Take a place for a message. Returns the name to deliver it under, so that it runs here at once; empty if there is no
         room, and it has to wait. Raises `Unavailable` if it may not even do that.
 
@@ -281,13 +281,13 @@ class Runner:
         self._arriving += 1
         return self.node
 
-    def admitted(self, node: str, delivered: Delivered | None) -> Run | None:
-        """The end of `admit`: what became of the message, or None if nothing did. Begins the run if it is ours."""
+    def begin_reserved(self, node: str, delivered: Delivered | None) -> Run | None:
+        """The end of `reserve`: what became of the message, or None if nothing did. Begins the run if it is ours."""
         if node:
             self._arriving -= 1
         if delivered is not None and delivered.lease is not None:
             return self._begin(delivered.lease, delivered.snapshot, delivered.stored)
-        if delivered is not None and delivered.waits:
+        if delivered is not None and delivered.unclaimed:
             self.load.wait(1)
         self._leave()
         return None
@@ -503,7 +503,7 @@ class Runner:
             return
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
         run.record.journal.dead = True
-        run.why = "lost"
+        run.why = "stuck"
         self.drop(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
         self._orphans.add(orphan)
@@ -541,7 +541,8 @@ class Run:
         self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
         """The settled task, for the sender of the message; None if another node settles it."""
         self.why = ""
-        """Why it was interrupted: `cancel`, `stop`, `lost`, or `broken` (nothing more can be written)."""
+        """Why it was interrupted: `cancel`, `stop`, `lost`, `broken` (nothing more can be written), or `stuck` (it was to be
+        canceled, did not stop, and is canceled without its function)."""
 
     def interrupt(self, why: str) -> None:
         if self.inside and not self.why:
@@ -567,14 +568,14 @@ class Run:
         except LeaseLost:
             logger.info("task %s is not ours any more", lease.task)
         except asyncio.CancelledError:
-            if self.why not in ("stop", "lost", "broken"):
+            if self.why not in ("stop", "lost", "broken", "stuck"):
                 raise
             if self.why == "broken" and self.record is not None:
                 logger.error("task %s could not be run", lease.task, exc_info=self.record.journal.broken)
             if self.why == "stop" and self.record is not None:
                 with suppress(LeaseLost):
                     await self.record.journal.commit()  # what the function said before it was stopped
-            if self.why != "lost":
+            if self.why not in ("lost", "stuck"):
                 await self._give_back(failed=self.why == "broken")
         except Unavailable as error:
             logger.warning("task %s: %s", lease.task, error)
@@ -748,7 +749,7 @@ class Run:
             await asyncio.sleep(0)
         self.job.uncancel()
         why, self.why = self.why, ""
-        if why in ("lost", "broken"):
+        if why in ("lost", "broken", "stuck"):
             broken = self.record.journal.broken if self.record is not None else None
             raise broken or LeaseLost(self.lease.task)
 

@@ -339,7 +339,7 @@ class ExecutorAgent(Agent):
             logger.warning("the card of %s asks for credentials that nobody checks: give auth=", card.name)
         self._card = card
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         return True  # it decides while it runs whether it answers with a Message or a Task
 
     def request_context(self, turn: Turn) -> Any:

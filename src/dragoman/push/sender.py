@@ -83,7 +83,7 @@ class PushSender:
         self.outcomes: Counter[str] = Counter()
         """How often a notification was `sent`, `failed`, or was the last of a webhook that was `given up`."""
 
-    async def admit(self, call: Call, config: PushConfig) -> StoredPushConfig:
+    async def check_config(self, call: Call, config: PushConfig) -> StoredPushConfig:
         try:
             self._guard.check(config.url)
         except AddressRefused as refused:
@@ -98,7 +98,7 @@ class PushSender:
         config = self._seal.seal(replace(config, id=config.id or new_id(), tenant=""))
         return StoredPushConfig(config=config, dialect=call.dialect, uid=new_id())
 
-    def shown(self, webhook: StoredPushConfig) -> PushConfig:
+    def show_config(self, webhook: StoredPushConfig) -> PushConfig:
         return self._seal.open(webhook.config)
 
     # -- the node ----------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class PushSender:
             **await _trace_at(log, delivery.task, record.seq),
         }
         try:
-            webhook = replace(webhook, config=self.shown(webhook))
+            webhook = replace(webhook, config=self.show_config(webhook))
         except Unavailable as unavailable:
             raise Undelivered(unavailable.message) from None
         id = f"{webhook.uid}.{record.seq}"

@@ -116,7 +116,7 @@ def application(
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
     by_id, bridged = AgentsById(agents), bridged or {}
     ring, fetch = _ring(keys, public_url), Fetcher()
-    opened, told = open_store(store), open_bus(bus or store, shared=shared)
+    opened, opened_bus = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
         push = DEFAULTS
     messenger = open_push_sender(opened, push, keys=ring, issuer=public_url) if push else None
@@ -135,7 +135,7 @@ def application(
     quota = quota or Quota()
     service = Engine(
         opened,
-        told,
+        opened_bus,
         by_id.find,
         peers=_Peers(ConnectedPeers(credentials=peer_credentials), bridged),
         push=messenger,
@@ -257,7 +257,7 @@ def application(
 
     parts = ServerParts(
         store=opened,
-        bus=told,
+        bus=opened_bus,
         engine=service,
         agents=agents,
         mounts=mounts,

@@ -57,7 +57,7 @@ class Front:
             client.close()
         self._folder.cleanup()
 
-    def admit(self, client: _Client) -> bool:
+    def accept(self, client: _Client) -> bool:
         self._open.add(client)
         self._connections.count(1)
         return not self._connections.full
@@ -104,7 +104,7 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if not self._front.admit(self):
+        if not self._front.accept(self):
             self.transport.abort()
             return
         self._dialling = asyncio.get_running_loop().create_task(self._dial())

@@ -41,7 +41,7 @@ class ServerParts:
     """Where operators' actions are recorded; None: nowhere."""
     push: bool = False
     """Webhooks are called."""
-    admit: Callable[[Scope, str], AbstractContextManager[None]] | None = None
+    check_limits: Callable[[Scope, str], AbstractContextManager[None]] | None = None
     """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
     catalogue: OpenedCatalogue | None = None
 

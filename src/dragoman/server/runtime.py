@@ -143,14 +143,14 @@ def _check_options(
 async def check_store(url: str, bus: str = "") -> None:
     """Open the store and the bus once, so that an error is reported before the server starts."""
     try:
-        store, told = open_store(url), open_bus(bus or url)
+        store, opened_bus = open_store(url), open_bus(bus or url)
         await store.open()
         try:
             await store.purge("", limit=0)  # writes to the store, and purges nothing
         finally:
             await store.close()
-        await told.open()
-        await told.close()
+        await opened_bus.open()
+        await opened_bus.close()
     except (A2AError, NewerDatabase, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from error
 

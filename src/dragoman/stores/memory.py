@@ -19,7 +19,6 @@ from dragoman.engine.protocols import (
     HEAD_BYTES,
     SCAN_TASKS,
     SEARCH_WEIGHTS,
-    Admit,
     AuditEntry,
     Delivered,
     FoundInfos,
@@ -34,6 +33,7 @@ from dragoman.engine.protocols import (
     TaskExists,
     TaskInfo,
     TaskQuery,
+    WaitForMemory,
 )
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, mark_written, pack
@@ -100,7 +100,7 @@ class _Task:
         """Where the indexes have it."""
 
     @property
-    def waits(self) -> bool:
+    def unclaimed(self) -> bool:
         """There is work that no node has taken."""
         return self.row.ready and not self.row.node
 
@@ -219,10 +219,10 @@ class MemoryStore:
         pass
 
     def waiting(self) -> int:
-        return sum(1 for task in self._tasks.values() if task.waits)
+        return sum(1 for task in self._tasks.values() if task.unclaimed)
 
     async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        waiting = (task.snapshot.scope for task in self._tasks.values() if task.waits)
+        waiting = (task.snapshot.scope for task in self._tasks.values() if task.unclaimed)
         return sum(1 for scope in waiting if fits(scope))
 
     async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
@@ -233,7 +233,7 @@ class MemoryStore:
                 found.append(place)
         return found
 
-    def time_commits(self, told: Callable[[float], None]) -> None:
+    def time_commits(self, report: Callable[[float], None]) -> None:
         pass  # nothing to wait for
 
     def scope(self, scope: Scope) -> MemoryLog:
@@ -477,10 +477,10 @@ class MemoryLog:
         states = self._store._found.get((self._scope, None), {})
         return sum(len(tasks) for state, tasks in states.items() if TaskState(state) not in TERMINAL)
 
-    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
+    async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
         found = self._task(task).snapshot
-        if admit is not None and found.size >= LARGE_BYTES:
-            await admit(found.size)
+        if wait_for_memory is not None and found.size >= LARGE_BYTES:
+            await wait_for_memory(found.size)
         return self._task(task).snapshot.share()
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
@@ -508,7 +508,7 @@ class MemoryLog:
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
         lease = task.lease if decision.leased else None
-        return Delivered(task.snapshot.share(), seq, lease, waits=not task.row.node)
+        return Delivered(task.snapshot.share(), seq, lease, unclaimed=not task.row.node)
 
     def _earlier(self, dedupe: str) -> Delivered | None:
         if not dedupe or (self._scope, dedupe) not in self._store._seen:

@@ -422,7 +422,7 @@ class ConstitutionAgent:
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         return None
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
         if any(part.text is None and not pictures for part in request.message.parts):
             raise ContentTypeNotSupported("this agent takes text only: text/plain")

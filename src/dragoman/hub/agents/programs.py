@@ -116,7 +116,7 @@ class AgentProgram:
         card = None if code is None else await code.extended_card(principal)
         return None if card is None or code is None else self._all.hub_card(card, code)
 
-    def admit(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         tenant = self._all.tenants.current(self._tenant)
         version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
         found: CatalogueEntry | Agent | None
@@ -127,7 +127,7 @@ class AgentProgram:
         if found is None or tenant is None:
             raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
         program = found if isinstance(found, Agent) else self._all.made(tenant, found)
-        return program.admit(request, principal, first)
+        return program.check_message(request, principal, first)
 
     async def work(self, turn: Turn) -> None:
         all = self._all

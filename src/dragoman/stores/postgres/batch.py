@@ -98,7 +98,7 @@ class Outcome(Struct):
     records: Sequence[Record] = ()
     lease: Lease | None = None
     duplicate: bool = False
-    waits: bool = False
+    unclaimed: bool = False
     """No node has the task: it waits for one."""
     news: bool = False
     """Somebody is to be told of it."""
@@ -215,7 +215,7 @@ class _Batch:
             made_row = decide(TaskRow(), Create(message, job.mail.at, job.node)).row
             lease = Lease(job.scope, job.task, key, made_row.fence, made_row.attempt) if job.node else None
             self._count(job.number, made_row.state.value, job.mail.reply, 1)
-            outcomes[i] = self._accepted(job, key, message, lease, waits=not job.node)
+            outcomes[i] = self._accepted(job, key, message, lease, unclaimed=not job.node)
         return outcomes
 
     async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
@@ -244,17 +244,19 @@ class _Batch:
         row = held.row = decision.row
         held.changed = True
         lease = Lease(job.scope, job.task, key, row.fence, row.attempt) if decision.leased else None
-        done = self._accepted(job, key, record, lease, waits=not row.node)
+        done = self._accepted(job, key, record, lease, unclaimed=not row.node)
         held.size += len(self._log[-1][2])
         return done
 
-    def _accepted(self, job: Job, key: int, record: Record, lease: Lease | None, *, waits: bool) -> Outcome:
+    def _accepted(
+        self, job: Job, key: int, record: Record, lease: Lease | None, *, unclaimed: bool
+    ) -> Outcome:
         self._log.append((key, record.seq, pack((record,))))
         if job.dedupe:
             self._seen.append((job.number, job.dedupe, key, record.seq))
         if job.webhook is not None:
             self._webhooks.append((key, job.webhook, record.seq))
-        return Outcome(job, key, record.seq, (record,), lease, waits=waits)
+        return Outcome(job, key, record.seq, (record,), lease, unclaimed=unclaimed)
 
     def _append(self, job: Job, lease: Lease) -> Outcome:
         held, records = self._rows.get(lease.key), job.records

@@ -29,11 +29,11 @@ class Commits:
         self,
         database: Database,
         done: Callable[[Outcome], None],
-        told: Callable[[float], None] | None = None,
+        on_commit: Callable[[float], None] | None = None,
     ) -> None:
-        """`done` hears what was committed, in the order in which it was; `told`, how long each transaction took."""
+        """`done` hears what was committed, in the order in which it was; `on_commit`, how long each transaction took."""
         self._database = database
-        self._done, self._told = done, told
+        self._done, self._on_commit = done, on_commit
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting] = deque()
         self._worker: asyncio.Task[None] | None = None
@@ -105,8 +105,8 @@ class Commits:
             else:
                 _fail(batch[0][1], error)
             return
-        if self._told is not None:
-            self._told(time.perf_counter() - since)
+        if self._on_commit is not None:
+            self._on_commit(time.perf_counter() - since)
         for outcome, (_, future, dropped) in zip(outcomes, batch, strict=True):
             self._answer(outcome, future, dropped)
 

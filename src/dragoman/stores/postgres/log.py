@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease
+from dragoman.engine.protocols import Delivered, FoundTasks, Head, Lease, WaitForMemory
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
@@ -88,7 +88,7 @@ class PostgresLog:
             snapshot = done.snapshot
             if snapshot is None or snapshot.seq < done.seq:
                 snapshot = await self._state.reads.load_key(self._scope, done.key)
-            return Delivered(snapshot, done.seq, done.lease, done.duplicate, waits=done.waits)
+            return Delivered(snapshot, done.seq, done.lease, done.duplicate, unclaimed=done.unclaimed)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._release_later(future.result())  # it came, and we cannot take it
@@ -133,8 +133,8 @@ class PostgresLog:
     async def unfinished(self) -> int:
         return await self._state.reads.unfinished(self._scope)
 
-    async def load(self, task: str, *, admit: Admit | None = None) -> Snapshot:
-        return await self._state.reads.load(self._scope, task, admit)
+    async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
+        return await self._state.reads.load(self._scope, task, wait_for_memory)
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         return await self._state.reads.find(self._scope, query, limit)

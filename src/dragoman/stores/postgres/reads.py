@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.engine.protocols import PAGE_BYTES, Admit, FoundTasks, Head
+from dragoman.engine.protocols import PAGE_BYTES, FoundTasks, Head, WaitForMemory
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, unpack
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
@@ -101,10 +101,10 @@ class Reads:
             assert number is not None
         return number
 
-    async def load(self, scope: Scope, task: str, admit: Admit | None = None) -> Snapshot:
+    async def load(self, scope: Scope, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
         key, seq, context, size = await self._task(scope, task)
-        if admit is not None and size >= LARGE_BYTES:
-            await admit(size)
+        if wait_for_memory is not None and size >= LARGE_BYTES:
+            await wait_for_memory(size)
         if (snapshot := self.snapshots.use(key, seq)) is not None:
             return snapshot
         return await self._caught_up(key, seq, self.snapshots.get(key) or Snapshot(scope, task, context))

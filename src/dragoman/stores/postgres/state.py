@@ -34,7 +34,7 @@ class StoreState:
         self.commits: Commits
         """Here, and `reads`, only while the database is open."""
         self.reads: Reads
-        self.told: Callable[[float], None] | None = None
+        self.on_commit: Callable[[float], None] | None = None
         """Hears how long each transaction took, in seconds."""
         self.nodes: set[str] = set()
         """Those that have a row, so that somebody will find what they hold when they are gone."""
@@ -45,7 +45,7 @@ class StoreState:
         if not self._open:
             await self.database.open()
             self.reads = Reads(self.database, keep=self._keep, keep_bytes=self._keep_bytes)
-            self.commits = Commits(self.database, self._committed, self.told)
+            self.commits = Commits(self.database, self._committed, self.on_commit)
             self._open = True
 
     async def close(self) -> None:

@@ -302,8 +302,8 @@ class PostgresStore:
         rows = await self._database.read(lambda db: db.fetch(_BACKLOG))
         return sum(n for *names, n in rows if fits(Scope(*names)))
 
-    def time_commits(self, told: Callable[[float], None]) -> None:
-        self.state.told = told
+    def time_commits(self, report: Callable[[float], None]) -> None:
+        self.state.on_commit = report
 
     async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         asked = [(scope.tenant, scope.agent, scope.owner, task, after) for scope, task, after in cursors]

@@ -54,10 +54,10 @@ _log = logging.getLogger("dragoman.stores")
 
 class Commits:
     def __init__(
-        self, db: sqlite3.Connection, *, patience: float, told: Callable[[float], None] | None = None
+        self, db: sqlite3.Connection, *, patience: float, on_commit: Callable[[float], None] | None = None
     ) -> None:
         self._db = db
-        self._on_commit = told
+        self._on_commit = on_commit
         self._since = 0.0
         self._patience = patience
         self._loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class Commits:
         """By how much this transaction changes the number of tasks of a scope in a state. Written at the end, too."""
         self.must_commit = False
         """This transaction changes the file in a way that `total_changes` does not count."""
-        self._version = self._told = _version(db)
+        self._version = self._reported_version = _version(db)
         self._thread_jobs: SimpleQueue[
             tuple[Callable[[], None], Callable[[Exception | None], None]] | None
         ] = SimpleQueue()
@@ -109,7 +109,7 @@ class Commits:
         """Whether another process has written since this was last asked."""
         if not self._active:
             self._version = _version(self._db)  # else another thread may have the connection
-        changed, self._told = self._version != self._told, self._version
+        changed, self._reported_version = self._version != self._reported_version, self._version
         return changed
 
     async def close(self) -> None:

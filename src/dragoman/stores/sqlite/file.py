@@ -29,7 +29,7 @@ class SqliteFile:
         self.commits: Commits
         """Here, and `reads`, only while the file is open."""
         self.reads: Reads
-        self.told: Callable[[float], None] | None = None
+        self.on_commit: Callable[[float], None] | None = None
         """Hears how long each transaction took, in seconds."""
 
     async def open(self) -> None:
@@ -44,7 +44,7 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
         self._db, self.reads = db, reads
-        self.commits = Commits(db, patience=self._patience, told=self.told)
+        self.commits = Commits(db, patience=self._patience, on_commit=self.on_commit)
 
     def _prepare(self) -> tuple[sqlite3.Connection, Reads]:
         db = self._connect()

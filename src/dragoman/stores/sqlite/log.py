@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from dragoman.engine.protocols import Admit, Delivered, FoundTasks, Head, Lease, LeaseLost, TaskExists
+from dragoman.engine.protocols import Delivered, FoundTasks, Head, Lease, LeaseLost, TaskExists, WaitForMemory
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number, pack
 from dragoman.engine.transition import (
@@ -94,9 +94,9 @@ class Opening(Lease, kw_only=True, gc=True):
             file.commits.count(scope, row.state.value, 1)
         if self.webhook is not None:
             self.webhooks.add(db, key, self.webhook, cursor=1, last=1)
-        return partial(self._kept, records)
+        return partial(self._cache, records)
 
-    def _kept(self, records: Sequence[Record]) -> Snapshot:
+    def _cache(self, records: Sequence[Record]) -> Snapshot:
         self.snapshot = self.snapshot.after(records)
         self.file.reads.snapshots.keep(self.key, self.snapshot)
         return self.snapshot.share()
@@ -147,7 +147,7 @@ class _Unfolded(Struct, frozen=True):
     seq: int
     lease: Lease | None = None
     duplicate: bool = False
-    waits: bool = False
+    unclaimed: bool = False
 
 
 class SqliteLog:
@@ -205,7 +205,9 @@ class SqliteLog:
 
     async def _folded(self, delivered: _Unfolded) -> Delivered:
         snapshot = await self._file.reads.load_key(self._scope, delivered.key)
-        return Delivered(snapshot, delivered.seq, delivered.lease, delivered.duplicate, waits=delivered.waits)
+        return Delivered(
+            snapshot, delivered.seq, delivered.lease, delivered.duplicate, unclaimed=delivered.unclaimed
+        )
 
     def _drop(self, delivered: Delivered | _Unfolded) -> None:
         if delivered.lease is not None:
@@ -254,8 +256,8 @@ class SqliteLog:
     async def unfinished(self) -> int:
         return self._file.reads.unfinished(self._scope)
 
-    def load(self, task: str, *, admit: Admit | None = None) -> Awaitable[Snapshot]:
-        return self._file.reads.load(self._scope, task, admit)
+    def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Awaitable[Snapshot]:
+        return self._file.reads.load(self._scope, task, wait_for_memory)
 
     def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
         return self._file.reads.find(self._scope, query, limit)
@@ -275,12 +277,12 @@ class SqliteLog:
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
         opening = self._opening(task, context, mail, node, webhook)
-        kept = opening.store(db)
+        stored = opening.store(db)
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, opening.key, 1, time.time()))
 
         def finish() -> Delivered:
-            return Delivered(kept(), 1, opening if node else None, waits=not node)
+            return Delivered(stored(), 1, opening if node else None, unclaimed=not node)
 
         return finish
 
@@ -339,8 +341,8 @@ class SqliteLog:
         def finish() -> Delivered | _Unfolded:
             snapshot = reads.snapshots.move(key, (record,))
             if snapshot:
-                return Delivered(snapshot.share(), seq, lease, waits=not row.node)
-            return _Unfolded(key, seq, lease, waits=not row.node)
+                return Delivered(snapshot.share(), seq, lease, unclaimed=not row.node)
+            return _Unfolded(key, seq, lease, unclaimed=not row.node)
 
         return finish
 
@@ -373,8 +375,8 @@ class SqliteLog:
         written = self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
 
         def finish() -> Snapshot | None:
-            seq, kept = written(), self._file.reads.snapshots.get(lease.key)
-            return kept.share() if kept is not None and kept.seq == seq else None
+            seq, cached = written(), self._file.reads.snapshots.get(lease.key)
+            return cached.share() if cached is not None and cached.seq == seq else None
 
         return finish
 

@@ -42,7 +42,7 @@ and (done = 1 or node is null)
 """
 _DELETE_LOG = "delete from log where place between ? and ?"
 _DELETE_TASK = "delete from tasks where key = ?"
-_LATER = "insert into purged (key) values (?)"
+_PURGE_LATER = "insert into purged (key) values (?)"
 _NEXT = "select key from purged order by key limit 1"
 _PIECE = "select place, length(body) from log where place between ? and ? order by place limit ?"
 _NO_LOG = "delete from purged where key = ?"
@@ -75,7 +75,7 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
         purged.append((key,))
     if purged:
         db.executemany(_DELETE_LOG, logs)
-        db.executemany(_LATER, later)
+        db.executemany(_PURGE_LATER, later)
         db.executemany(_DELETE_TASK, purged)
         push_queue.purge(db, purged)
 

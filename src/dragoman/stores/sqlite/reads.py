@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from dragoman.engine.protocols import Admit, FoundTasks, Head
+from dragoman.engine.protocols import FoundTasks, Head, WaitForMemory
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, unpack
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
@@ -85,10 +85,10 @@ class Reads:
             number = self._scopes[scope] = row[0]
         return number
 
-    async def load(self, scope: Scope, task: str, admit: Admit | None = None) -> Snapshot:
+    async def load(self, scope: Scope, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
         key, seq, context, size = self._task(scope, task)
-        if admit is not None and size >= LARGE_BYTES:
-            await admit(size)
+        if wait_for_memory is not None and size >= LARGE_BYTES:
+            await wait_for_memory(size)
         if (snapshot := self.snapshots.use(key, seq)) is not None:
             return snapshot
         return await self._caught_up(scope, key, seq, task, context, size)

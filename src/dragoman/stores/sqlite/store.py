@@ -179,8 +179,8 @@ class SqliteStore:
         rows = await self.file.reads.in_thread(lambda db: db.execute(_BACKLOG).fetchall())
         return sum(n for *names, n in rows if fits(Scope(*names)))
 
-    def time_commits(self, told: Callable[[float], None]) -> None:
-        self.file.told = told
+    def time_commits(self, report: Callable[[float], None]) -> None:
+        self.file.on_commit = report
 
     async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         if not self.file.commits.changed():
