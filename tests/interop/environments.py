@@ -25,6 +25,7 @@ PYTHON = {
     "a2a-sdk-0.3.26": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
     "a2a-sdk-0.2.16": ("a2a-sdk[grpc]==0.2.16", "uvicorn"),
     "fasta2a-2.1.1": ("fasta2a==2.1.1", "uvicorn", "uvloop", "httptools"),
+    "mcp-servers-python": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
 }
 FRAMEWORKS = {
     "langgraph": ("langgraph==1.2.20", "langchain==1.4.7"),
@@ -42,6 +43,11 @@ FRAMEWORKS = {
 """Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {
     "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
+    "mcp-servers-node": (
+        "@modelcontextprotocol/server-everything@2026.8.31",
+        "@modelcontextprotocol/server-filesystem@2026.8.31",
+        "@modelcontextprotocol/server-memory@2026.8.31",
+    ),
 }
 NODE_VERSION = 20
 NAMES = (*PYTHON, *FRAMEWORKS, *NODE)
@@ -114,6 +120,12 @@ def command(name: str, program: str, *arguments: str) -> list[str]:
 def python(name: str) -> str:
     """The Python of an environment."""
     return str(HOME / name / "bin" / "python")
+
+
+def program(name: str, script: str) -> str:
+    """A program that a package of an environment has installed."""
+    folder = HOME / name / ("node_modules/.bin" if name in NODE else "bin")
+    return str(folder / script)
 
 
 def _packages(name: str) -> tuple[str, ...]:

@@ -216,7 +216,9 @@ class McpTools:
         """What the server says about itself, on a connection for this alone. Raises `A2AError`."""
         pool = McpPool()
         try:
-            connection = await pool.connect(self._key, self.name, self._settings, guard=self._guard)
+            connection = await pool.connect(
+                self._key, self.name, self._settings, guard=self._guard, elicits=self._elicit
+            )
             found = await connection.tools()
             about, instructions = connection.client.server_info, connection.client.instructions
         finally:
