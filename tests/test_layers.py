@@ -115,7 +115,7 @@ WIRING = ("agent", "client", "engine", "observe", "stores", "buses", "push")
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "agent.agent": ("client", "server"),
     "agent.testing": ("client", "server"),
-    "server.application": WIRING,
+    "server.application": (*WIRING, "mcp"),
     "server.options": WIRING,
     "server.runtime": WIRING,
 }

@@ -72,6 +72,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
     )
+    parser.add_argument(
+        "--mcp",
+        action="store_true",
+        help="also serve MCP clients such as Claude Code, at /mcp below the path of each agent (extra: mcp)",
+    )
     parser.add_argument("--grpc-public", default="", metavar="HOST:PORT", help="address of gRPC in the card")
     parser.add_argument("--public-url", default="", help="URL of this server in the card")
     parser.add_argument(
@@ -420,6 +425,7 @@ def read_server_options(args: argparse.Namespace) -> ServeOptions:
         tracer=_tracer() if args.otel else None,
         insecure=args.insecure,
         console=_console(args),
+        mcp=args.mcp,
         catalogue=read_catalogue(args),
     )
 

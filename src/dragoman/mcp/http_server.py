@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -28,13 +28,72 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _STOP_SECONDS = 5.0
 
 
-def forward_headers(names: Sequence[str]) -> Any:
+def forward_headers(names: Sequence[str]) -> Callable[[Any], dict[str, str]]:
     """A function that takes the headers with these names out of a request."""
 
-    def take(headers: Mapping[str, str]) -> dict[str, str]:
-        return {name: headers[name] for name in names if name in headers}
+    def take(request: Any) -> dict[str, str]:
+        return {name: request.headers[name] for name in names if name in request.headers}
 
     return take
+
+
+class McpSessions:
+    """The sessions of an agent's MCP server over HTTP. `start` before the first request; it can be started again after `stop`.
+
+    `stateless`: requests may come to any of several processes, so there are none, and no forms before MCP 2026-07-28.
+    """
+
+    def __init__(
+        self,
+        agent: AgentServer,
+        *,
+        stateless: bool = False,
+        only_this_machine: bool = False,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._agent, self._stateless, self._max_body = agent, stateless, max_body
+        self._security = _only_this_machine() if only_this_machine else None
+        self._manager: Any = None
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """The library's task group has to be opened and closed by one task."""
+        if self._running is not None:
+            return
+        self._agent.stopping.clear()
+        self._stop.clear()
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running = asyncio.create_task(self._run(begun))
+        await begun
+
+    async def _run(self, begun: asyncio.Future[None]) -> None:
+        self._manager = StreamableHTTPSessionManager(
+            app=self._agent.server,
+            stateless=self._stateless,
+            max_request_body_size=self._max_body,
+            max_sessions=MAX_SESSIONS,
+            security_settings=self._security,
+        )
+        async with self._manager.run():
+            begun.set_result(None)
+            await self._stop.wait()
+
+    async def stop(self) -> None:
+        """End all sessions. Tasks go on at the agent."""
+        await self._agent.finish_calls()
+        self._stop.set()
+        running, self._running = self._running, None
+        if running is not None:
+            await asyncio.wait([running], timeout=_STOP_SECONDS)
+        await self._agent.close()
+
+    async def handle(self, scope: Any, receive: Any, send: Any, user: str = "") -> None:
+        """Serve a request of a caller who may call. `user` tells callers apart: a session belongs to one."""
+        if user:
+            who = AuthenticatedUser(AccessToken(token="-", client_id=user, scopes=[]))
+            scope = {**scope, "user": who}
+        await self._manager.handle_request(scope, with_disconnects(scope, receive), send)
 
 
 class HttpEndpoint:
@@ -47,38 +106,9 @@ class HttpEndpoint:
     def __init__(
         self, agent: AgentServer, *, token: str = "", forward: Sequence[str] = (), path: str = PATH
     ) -> None:
-        self._agent, self._token, self._forward, self._path = agent, token, tuple(forward), path
-        protected = bool(token or forward)
-        self._sessions: Any = StreamableHTTPSessionManager(
-            app=agent.server,
-            max_request_body_size=MAX_BODY,
-            max_sessions=MAX_SESSIONS,
-            security_settings=None if protected else _only_this_machine(),
-        )
-        self._stop = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-        self._begun: asyncio.Future[None] | None = None
-
-    async def start(self) -> None:
-        """The library's task group has to be opened and closed by one task."""
-        if self._running is None:
-            self._begun = asyncio.get_running_loop().create_future()
-            self._running = asyncio.create_task(self._run(self._begun))
-        assert self._begun is not None
-        await asyncio.shield(self._begun)
-
-    async def _run(self, begun: asyncio.Future[None]) -> None:
-        async with self._sessions.run():
-            begun.set_result(None)
-            await self._stop.wait()
-
-    async def stop(self) -> None:
-        """End all sessions. Tasks go on at the agent."""
-        self._agent.stopping = True
-        self._stop.set()
-        if self._running is not None:
-            await asyncio.wait([self._running], timeout=_STOP_SECONDS)
-        await self._agent.close()
+        self._token, self._forward, self._path = token, tuple(forward), path
+        self._sessions = McpSessions(agent, only_this_machine=not (token or forward))
+        self.start, self.stop = self._sessions.start, self._sessions.stop
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -94,15 +124,7 @@ class HttpEndpoint:
                 send, 401, b'{"error":"credentials are missing or wrong"}', (b"www-authenticate", b"Bearer")
             )
         else:
-            await self.handle(scope, receive, send, user)
-
-    async def handle(self, scope: Any, receive: Any, send: Any, user: str = "") -> None:
-        """Serve a request of a caller who may call. `user` tells callers apart: sessions belong to one."""
-        await self.start()
-        if user:
-            who = AuthenticatedUser(AccessToken(token="-", client_id=user, scopes=[]))
-            scope = {**scope, "user": who}
-        await self._sessions.handle_request(scope, _with_disconnects(scope, receive), send)
+            await self._sessions.handle(scope, receive, send, user)
 
     def _user(self, scope: Any) -> Any:
         """What tells this caller from others; False if it may not call."""
@@ -127,7 +149,7 @@ class HttpEndpoint:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _with_disconnects(scope: Any, receive: Any) -> Any:
+def with_disconnects(scope: Any, receive: Any) -> Any:
     """Tell our HTTP server to report a client that leaves at once: leaving cancels the call."""
     direct = (scope.get("extensions") or {}).get(DIRECT)
     if direct is None:

@@ -45,7 +45,7 @@ class _Piece(Struct, frozen=True):
 
 
 def pieces_of(result: Task | Message) -> list[_Piece]:
-    """Everything that an agent answered, in order: its artifacts, and what the status says if that is the answer."""
+    """Everything that an agent answered, in order: its artifacts, and what the status says unless they are the answer."""
     if isinstance(result, Message):
         return [_Piece(result.parts, "")]
     base = f"a2a://tasks/{quote(result.id, safe='')}"
@@ -54,7 +54,7 @@ def pieces_of(result: Task | Message) -> list[_Piece]:
         for each in result.artifacts
     ]
     message = result.status.message
-    if message is not None and (result.state.interrupted or result.state.terminal):
+    if message is not None:
         has_answer = bool(result.artifacts) and result.state.word == "completed"
         parts = files_of(message.parts) if has_answer else message.parts
         if parts:

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from dragoman.client.client import Client
 from dragoman.client.reply import Reply, Stream
-from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated
+from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated, Unavailable
 from dragoman.mcp.card_tools import (
     ANSWER,
     CANCEL,
@@ -62,6 +62,8 @@ BEAT_SECONDS = 10.0
 """How often progress is reported while the agent says nothing: clients take silence for death."""
 _POLL_SECONDS = 0.05
 """How often we look whether the agent has said which task it is."""
+_FINISH_SECONDS = 1.0
+"""How long a stop waits for calls to return."""
 CANCEL_SECONDS = 10.0
 """How long we try to cancel a task at the agent."""
 MAX_QUESTIONS = 20
@@ -79,8 +81,8 @@ class McpOptions(Struct, frozen=True, kw_only=True):
     """Seconds that a call waits for the end of a task."""
     files: tuple[Path, ...] = ()
     """Folders whose files may be sent to the agent by their path."""
-    headers: Callable[[Mapping[str, str]], Headers] = lambda given: {}
-    """Which headers of an HTTP request are shown to the agent."""
+    headers: Callable[[Any], Headers] = lambda request: {}
+    """Takes out of an HTTP request what is shown to the agent."""
 
 
 class _Answered(Struct, frozen=True):
@@ -107,8 +109,9 @@ class AgentServer:
     ) -> None:
         self._clients, self._options = clients, options or McpOptions()
         self._cancels: set[asyncio.Task[None]] = set()
-        self.stopping = False
-        """The end of a call is the end of this server, not of the caller's interest: tasks go on."""
+        self._calls: set[asyncio.Task[Any]] = set()
+        self.stopping = asyncio.Event()
+        """Calls return what they have. The end of a call is the end of this server now, so tasks go on."""
         self.server: Any = Server(
             flatten(name, 80) or "dragoman",
             version=flatten(version, 40),
@@ -122,11 +125,17 @@ class AgentServer:
         )
 
     async def close(self) -> None:
-        """Finish cancels that are under way, and disconnect from the agent."""
-        self.stopping = True
+        """Finish calls and cancels that are under way, and disconnect from the agent."""
+        await self.finish_calls()
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=CANCEL_SECONDS)
         await self._clients.close()
+
+    async def finish_calls(self) -> None:
+        """Let calls return: what is not finished goes on at the agent."""
+        self.stopping.set()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_FINISH_SECONDS)
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
@@ -137,6 +146,9 @@ class AgentServer:
         return types.ListToolsResult(tools=[*listed, *_own_tools(self._options)])
 
     async def _call_tool(self, ctx: Any, params: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
         try:
             async with self._client(ctx) as client:
                 return await self._run(ctx, params, client)
@@ -144,6 +156,8 @@ class AgentServer:
             raise
         except (A2AError, TimeoutError, ValueError, TypeError) as error:
             return _failure(error)
+        finally:
+            self._calls.discard(task)
 
     async def _run(self, ctx: Any, params: Any, client: Client) -> Any:
         arguments: dict[str, Any] = params.arguments or {}
@@ -223,7 +237,7 @@ class AgentServer:
             await self._clients.give_back(client)
 
     def _headers(self, ctx: Any) -> Headers:
-        return {} if ctx.request is None else self._options.headers(ctx.request.headers)
+        return {} if ctx.request is None else self._options.headers(ctx.request)
 
     def cancel_task(self, call: _Call, stream: Stream, reader: asyncio.Task[None]) -> None:
         """Cancel a task at the agent, after its call is gone."""
@@ -332,17 +346,19 @@ class _Call:
         loop = asyncio.get_running_loop()
         end, beat = loop.time() + wait, loop.time() + BEAT_SECONDS
         reader = asyncio.create_task(self._drain(stream))
+        stops = asyncio.create_task(self._owner.stopping.wait())
         try:
             while True:
-                until = min(end, beat) - loop.time()
-                done, _ = await asyncio.wait([reader], timeout=max(_POLL_SECONDS, until))
-                if done:
+                until = max(_POLL_SECONDS, min(end, beat) - loop.time())
+                await asyncio.wait([reader, stops], timeout=until, return_when=asyncio.FIRST_COMPLETED)
+                if reader.done():
                     reader.result()
                     return stream.reply
-                if (
-                    stream.task is not None and loop.time() >= end
-                ):  # without a task's id nobody could ask later
+                # Without the id of a task nobody could ask later.
+                if stream.task is not None and (loop.time() >= end or stops.done()):
                     return stream.reply
+                if stops.done():
+                    raise Unavailable("the MCP server is shutting down")
                 if loop.time() >= beat:
                     beat = loop.time() + BEAT_SECONDS
                     await self._report("")
@@ -350,6 +366,7 @@ class _Call:
             self._cancel_if_asked(stream, reader)
             raise
         finally:
+            stops.cancel()
             if not self._hands_over:
                 reader.cancel()
                 with suppress(asyncio.CancelledError, Exception):
@@ -368,7 +385,7 @@ class _Call:
 
         In the new era a caller over HTTP cancels by closing the connection. Else there is a notification.
         """
-        if self._owner.stopping:
+        if self._owner.stopping.is_set():
             return False
         channel = getattr(self._ctx.session, "_request_outbound", None)
         asked = getattr(channel, "cancel_requested", None)

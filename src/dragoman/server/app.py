@@ -7,6 +7,7 @@ lifespan it starts with the first request.
     /metrics                           numbers for Prometheus, for this machine or with a token
     <mount>                            JSON-RPC, with and without a slash at the end
     <mount>/message:send, /tasks ...   HTTP+JSON; below /v1 that of 0.3
+    <mount>/mcp                        MCP, if it is asked for
     <mount>/.well-known/agent-card.json, <mount>/.well-known/agent.json, <mount>/agent-card.json
     /.well-known/...                   the card of the agent at the root, or of the first; jwks.json, if cards are signed
     /console/...                       pages and an API for operators, if they are asked for

@@ -87,6 +87,7 @@ def application(
     console: ServerConsole | None = None,
     bridged: Mapping[str, Bridged] | None = None,
     catalogue: ServerCatalogue | None = None,
+    mcp: bool = False,
     **engine: Unpack[NodeOptions],
 ) -> App:
     """Agents as one ASGI app: a single one at `path`, several at `/<id>`.
@@ -107,6 +108,7 @@ def application(
     `console`: pages and an API for operators at /console (`dragoman.console`). `catalogue`: a catalogue of agents, with a search
     (`dragoman.catalogue`).
     `bridged`: by its id, how an agent that stands for another one is served (`dragoman.bridge`).
+    `mcp`: the agents also answer MCP clients, at /mcp below their path (the extra `mcp`).
     """
     if not agents:
         raise ValueError("there is no agent to serve")
@@ -227,6 +229,14 @@ def application(
             public_url=public_url,
         )
         bindings.append(grpc)
+    tools = None
+    if mcp:
+        if find_spec("mcp") is None:
+            raise SystemExit("MCP needs an extra: pip install 'dragoman[mcp]'")
+        from dragoman.mcp.binding import McpBinding
+
+        tools = McpBinding(shared=shared, max_body=limits.max_body, origins=[*cors_origins, public_url])
+        bindings.append(tools)
     watch: list[asyncio.Task[None]] = []
 
     tool_boxes = [each.tools for agent in agents for each in agent.versions_of_code if each.tools is not None]
@@ -269,6 +279,8 @@ def application(
     operators = console.open(replace_field(parts, catalogue=listed)) if console is not None else None
     starts: list[Callback] = [start]
     stops: list[Callback] = [stop]
+    if tools is not None:
+        stops.insert(0, tools.stop)
     if listed is not None:
         starts.append(listed.start)
         stops.insert(0, listed.stop)
@@ -276,7 +288,7 @@ def application(
         starts.append(grpc.start)
         stops = [grpc.drain, *stops, grpc.stop]
     stops.append(fetch.close)
-    return App(
+    app = App(
         mounts,
         console=operators,
         catalogue=listed,
@@ -296,6 +308,9 @@ def application(
         busy=lambda: service.waits_for(drain),
         persistent=opened.persistent,
     )
+    if tools is not None:
+        tools.app = app
+    return app
 
 
 class _Peers:

@@ -137,6 +137,7 @@ class AppOptions(NodeOptions, total=False):
     console: ServerConsole | None
     bridged: Mapping[str, Bridged] | None
     catalogue: ServerCatalogue | None
+    mcp: bool
 
 
 class ServeOptions(AppOptions, total=False):

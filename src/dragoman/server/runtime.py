@@ -54,7 +54,7 @@ def serve(
 ) -> None:
     """Serve agents until interrupted. SIGTERM, SIGHUP and Ctrl-C drain; a second Ctrl-C does not wait.
 
-    `grpc_port`: over gRPC, too. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
+    `grpc_port`: over gRPC, too. `mcp`: MCP clients, too, at /mcp. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
     for theirs, signed by this authority. `listener`: a socket that listens already, in place of `host` and `port`;
     `signals`: those that stop the server. Other options as for `application`.
     """
@@ -84,6 +84,9 @@ def serve(
         public_url = options.get("public_url", "")
         lines += console.prepare(host=host, url=url, store=store, public_url=public_url, tls=tls is not None)
     (announce or _announce(agents, grpc, options.get("bridged") or {}, say=say))(url)
+    if options.get("mcp"):
+        for agent in agents:
+            lines.append(f"MCP of {agent.name}: {url}{'' if len(agents) == 1 else '/' + agent.id}/mcp")
     for line in lines:
         say(line)
     if workers > 1:

@@ -1,0 +1,183 @@
+"""MCP beside A2A: each agent of a server also answers MCP clients, at `<mount>/mcp`.
+
+A tool call becomes a request of the same caller to the same application, in this process. So authentication, scopes, limits,
+metrics and audit are those of every other call. Before that, a request is authenticated here, because a session belongs to
+one caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.client.client import Client, connect
+from dragoman.client.connection import IN_PROCESS
+from dragoman.client.transport.asgi import AsgiTransport
+from dragoman.errors import A2AError
+from dragoman.mcp.clients import Clients
+from dragoman.mcp.http_server import McpSessions, identify
+from dragoman.mcp.server import AgentServer, McpOptions
+from dragoman.model.card import Interface
+from dragoman.model.ops import Principal
+from dragoman.server.exchange import JSON, Exchange
+from dragoman.server.jsonrpc import JsonRpc
+from dragoman.server.mount import Mount
+from dragoman.server.pipeline import Handler
+
+PATH = "/mcp"
+_CALLER = "dragoman.caller"
+"""The key in a request's scope of what is passed on with its calls."""
+_QUERY, _CLIENT = ":query", ":client"
+"""Beside headers, in what is passed on: the query, and the number of a connection that has a certificate."""
+_NOT_PASSED_ON = frozenset({"x-request-id", "x-real-ip"})
+
+
+class McpBinding:
+    """A `Binding` of an application. Set `app` before the first request."""
+
+    def __init__(
+        self, *, shared: bool = False, max_body: int, origins: Sequence[str] = (), wait: float | None = None
+    ) -> None:
+        """`shared`: other processes serve the same address. `origins`: web pages that may call."""
+        self.app: Any = None
+        self._shared, self._max_body, self._wait = shared, max_body, wait
+        self._origins = frozenset("/".join(each.strip().lower().split("/")[:3]) for each in origins if each)
+        self._sessions: dict[str, McpSessions] = {}
+        self._methods: Mapping[str, Handler] = dict.fromkeys(("POST", "GET", "DELETE"), self._handle)
+
+    def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
+        return self._methods if path in (PATH, f"{PATH}/") else None
+
+    def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
+        return ()
+
+    async def stop(self) -> None:
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for each in sessions:
+            await each.stop()
+
+    async def _handle(self, exchange: Exchange, mount: Mount) -> None:
+        try:
+            self._check_origin(exchange)
+            principal = await exchange.principal(mount)
+            body = await exchange.body() if exchange.method == "POST" else b""
+        except A2AError as error:
+            text = msgspec.json.encode({"error": {"code": error.http, "message": error.message}})
+            await exchange.respond(error.http, text, (JSON, *mount.refusal(error, error.http)))
+            return
+        sessions = self._sessions.get(mount.prefix)
+        if sessions is None:
+            sessions = self._sessions[mount.prefix] = McpSessions(
+                self._agent_server(mount), stateless=self._shared, max_body=self._max_body
+            )
+        await sessions.start()
+        scope = {**exchange.scope, _CALLER: _passed_on(exchange, mount)}
+        user = _name(principal) if mount.authenticator is not None else ""
+        await sessions.handle(scope, _replay(exchange, body), partial(_send, exchange), user)
+
+    def _check_origin(self, exchange: Exchange) -> None:
+        """A page may have been opened under a name that leads to this machine, so only pages that were named may call."""
+        origin = exchange.header(b"origin").lower()
+        if not origin or "*" in self._origins or origin in self._origins:
+            return
+        if urlsplit(origin).hostname not in ("127.0.0.1", "localhost", "::1"):
+            raise _ForeignPage("web pages from elsewhere may not call")
+
+    def _agent_server(self, mount: Mount) -> AgentServer:
+        card = mount.current_card()
+        options: dict[str, Any] = {"headers": lambda request: request.scope.get(_CALLER, {})}
+        if self._wait is not None:
+            options["wait"] = self._wait
+        return AgentServer(
+            Clients(partial(self._connect, mount)),
+            McpOptions(**options),
+            name=card.name,
+            about=card.description,
+            version=card.version,
+        )
+
+    def _connect(self, mount: Mount, passed_on: Mapping[str, str]) -> Client:
+        """A client of the agent that shows what its caller showed."""
+        url = IN_PROCESS + mount.path
+        card = replace(mount.current_card(), supported_interfaces=tuple(JsonRpc().interfaces(mount, url)))
+        headers = {name: value for name, value in passed_on.items() if not name.startswith(":")}
+        transport = _CallerTransport(self._without_lifespan, passed_on)
+        return connect(card, transport=transport, headers=headers)
+
+    async def _without_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError("the application runs already")
+        await self.app(scope, receive, send)
+
+
+class _ForeignPage(A2AError):
+    http = 403
+
+
+class _CallerTransport(AsgiTransport):
+    """Requests in this process, with the query and the certificate of the caller for whom they are made."""
+
+    def __init__(self, app: Any, passed_on: Mapping[str, str]) -> None:
+        super().__init__(app)
+        self._query = passed_on.get(_QUERY, "")
+        self._certificate = passed_on.get(_CLIENT, "")
+
+    def _scope(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
+        scope = super()._scope(method, url, headers, body)
+        if self._query:
+            scope["query_string"] = b"&".join(filter(None, (scope["query_string"], self._query.encode())))
+        if self._certificate:
+            scope["extensions"] = {"tls": {"client_cert_chain": [self._certificate]}}
+        return scope
+
+
+def _passed_on(exchange: Exchange, mount: Mount) -> dict[str, str]:
+    """What a request shows of its caller. Any header that begins with x- may be a key."""
+    if mount.authenticator is None:
+        return {}
+    keys = [
+        each.api_key_security_scheme.name.lower()
+        for each in mount.current_card().security_schemes.values()
+        if each.api_key_security_scheme is not None
+    ]
+    shown: dict[str, str] = {}
+    for raw, value in exchange.scope["headers"]:
+        name = raw.decode("latin-1").lower()
+        wanted = name in ("authorization", "cookie", *keys) or name.startswith("x-")
+        if wanted and name not in _NOT_PASSED_ON and not name.startswith("x-forwarded-"):
+            text = value.decode("latin-1")
+            shown[name] = f"{shown[name]}, {text}" if name in shown else text
+    if query := exchange.scope.get("query_string", b"").decode("latin-1"):
+        shown[_QUERY] = query
+    tls = (exchange.scope.get("extensions") or {}).get("tls") or {}
+    if chain := tls.get("client_cert_chain"):
+        shown[_CLIENT] = chain[0]
+    return shown
+
+
+def _name(principal: Principal) -> str:
+    return identify(msgspec.json.encode([principal.tenant, principal.id]))
+
+
+def _replay(exchange: Exchange, body: bytes) -> Any:
+    """`receive` of a request whose body has been read."""
+    waiting = [body]
+
+    async def receive() -> Any:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await exchange.receive()
+
+    return receive
+
+
+async def _send(exchange: Exchange, message: Any) -> None:
+    if message["type"] == "http.response.start":
+        await exchange.start(message["status"], message["headers"])
+    else:
+        await exchange.send(message)
