@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dragoman.catalogue.catalogue import Catalogue
+from dragoman.catalogue.entry import BRIDGE, MAX_DESCRIPTION, Health, short
 from dragoman.catalogue.publish import Published
 from dragoman.catalogue.registered import CHECK_INTERVAL, RegisteredAgents, check_name, check_url
 from dragoman.catalogue.sources import MountSource, Source
+from dragoman.client.signature import UNKNOWN, UNSIGNED, VALID
 from dragoman.engine.protocols import Store
 from dragoman.push.guard import Guard
+from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
 
 __all__ = ["AgentCatalogue", "open_catalogue"]
@@ -42,12 +45,32 @@ class AgentCatalogue:
     def open(self, parts: ServerParts) -> Published:
         return open_catalogue(
             parts.store,
-            [MountSource(parts.mounts)],
+            mount_sources(parts),
             name=self._name,
             agents=self._agents,
             allow_private=self._allow_private,
             interval=self._interval,
         )
+
+
+_VERDICTS = {"verified": VALID, "unsigned": UNSIGNED, "unchecked": UNKNOWN}
+"""What a bridge says of the signature of an agent's card, in the words of the catalogue."""
+
+
+def mount_sources(parts: ServerParts) -> Sequence[Source]:
+    """The agents of a server, and those behind its bridges, with the health that the bridge knows of."""
+    bridged = parts.bridged
+
+    def health(mount: Mount) -> Health:
+        found = bridged[mount.agent].upstream.health()
+        return Health(state=found.state, error=short(found.error, MAX_DESCRIPTION))
+
+    def signature(mount: Mount) -> str:
+        return _VERDICTS.get(bridged[mount.agent].upstream.verdict.state, UNKNOWN)
+
+    own = [mount for mount in parts.mounts if mount.agent not in bridged]
+    others = [mount for mount in parts.mounts if mount.agent in bridged]
+    return [MountSource(own), MountSource(others, kind=BRIDGE, health=health, signature=signature)]
 
 
 def open_catalogue(

@@ -7,6 +7,7 @@ card adds for the caller it is made for.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from dragoman.catalogue.entry import (
 from dragoman.client.signature import UNSIGNED, VALID
 from dragoman.dialects import select
 from dragoman.errors import A2AError
-from dragoman.model.card import AgentCard, Interface
+from dragoman.model.card import AgentCard
 from dragoman.model.ops import GetExtendedCard, Principal
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Mount, client_certificate
@@ -36,6 +37,8 @@ from dragoman.server.pipeline import call_of
 _MAX_KEPT = 4096
 _EXTENDED_SECONDS = 60.0
 """How long an extended card is not asked for again."""
+_ASK_SECONDS = 2.0
+"""How long it is waited for: behind a bridge, an agent elsewhere has to answer."""
 
 
 class Viewer:
@@ -80,12 +83,21 @@ def _shows_credentials(exchange: Exchange, mount: Mount) -> bool:
     if client_certificate(exchange.scope):
         return True
     query = exchange.scope.get("query_string", b"").decode("latin-1")
-    for scheme in mount.current_card().security_schemes.values():
+    card = _card_of(mount)
+    for scheme in card.security_schemes.values() if card is not None else ():
         if (key := scheme.api_key_security_scheme) is not None and (
             key.name.lower().encode("latin-1", "replace") in exchange.headers or f"{key.name}=" in query
         ):
             return True
     return False
+
+
+def _card_of(mount: Mount) -> AgentCard | None:
+    """None if it is not known: an agent behind a bridge that has not been reached yet."""
+    try:
+        return mount.current_card()
+    except A2AError:
+        return None
 
 
 class Source(Protocol):
@@ -121,11 +133,9 @@ class MountSource:
         kind: str = AGENT,
         health: Callable[[Mount], Health] | None = None,
         signature: Callable[[Mount], str] | None = None,
-        interfaces: Callable[[Mount, str], Sequence[Interface]] | None = None,
     ) -> None:
         self._mounts = mounts
         self._kind, self._health, self._signature = kind, health, signature
-        self._interfaces = interfaces
         self._described = Described()
         self._extended: OrderedDict[tuple[str, str, str], tuple[float, AgentCard | None]] = OrderedDict()
 
@@ -135,7 +145,7 @@ class MountSource:
             principal = await viewer.principal(mount)
             if mount.private and principal is None and not viewer.operator:
                 continue
-            card, whose = mount.current_card(), ""
+            card, whose = _card_of(mount) or AgentCard(name=mount.agent), ""
             if principal is not None and card.capabilities.extended_agent_card:
                 extended = await self._extended_card(viewer, mount, principal)
                 card, whose = (
@@ -175,8 +185,9 @@ class MountSource:
         card: AgentCard | None
         try:
             call = call_of(viewer.exchange, mount, principal, select.by_name("1.0"))
-            card = await mount.service.call(call, GetExtendedCard())
-        except A2AError:
+            async with asyncio.timeout(_ASK_SECONDS):
+                card = await mount.service.call(call, GetExtendedCard())
+        except (A2AError, TimeoutError):
             card = None
         while len(self._extended) >= _MAX_KEPT:
             self._extended.popitem(last=False)

@@ -274,6 +274,7 @@ def application(
         metrics=numbers.text if numbers else None,
         audit=record,
         push=messenger is not None,
+        bridged=bridged,
     )
     listed = catalogue.open(parts) if catalogue is not None else None
     operators = console.open(replace_field(parts, catalogue=listed)) if console is not None else None

@@ -6,7 +6,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +44,8 @@ class ServerParts:
     check_limits: Callable[[Scope, str], AbstractContextManager[None]] | None = None
     """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
     catalogue: OpenedCatalogue | None = None
+    bridged: Mapping[str, Bridged] = field(default_factory=dict)
+    """Which of the agents stand for others, by id."""
 
 
 class OpenedCatalogue(PathHandler, Protocol):
@@ -71,7 +73,14 @@ class BridgedUpstream(Service, Protocol):
     observer: Any
     """Set by the server: who counts, traces and audits its calls."""
 
-    def health(self) -> Any: ...
+    @property
+    def verdict(self) -> Any:
+        """What is known of the signature of its card."""
+        ...
+
+    def health(self) -> Any:
+        """How it is: `state` and `error`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
