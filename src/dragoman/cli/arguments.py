@@ -42,6 +42,30 @@ def read_limits(args: argparse.Namespace) -> Limits:
     return Limits(**{name: getattr(args, name) for name in LIMITS})
 
 
+def add_address(parser: argparse._ActionsContainer, port: int = 8000) -> None:
+    """Where to listen."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    parser.add_argument(
+        "--port", type=int, default=port, help="port to listen on; 0 takes a free one (default: %(default)s)"
+    )
+
+
+def add_serving(parser: argparse.ArgumentParser) -> None:
+    """What `serve` and `dev` have in common, beside the address."""
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="lowest level that is logged (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow a public address without authentication"
+    )
+
+
 def number(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.arguments import number
+from dragoman.cli.arguments import add_address, add_serving, number
 from dragoman.cli.load import split
 from dragoman.cli.watch import FileWatch, folder_of
 from dragoman.observe.terminal import sanitize
@@ -59,18 +59,13 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument(
-        "--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)"
-    )
+    add_address(parser)
+    add_serving(parser)
     parser.add_argument(
         "--store",
         default=default_store(),
         help="sqlite:///PATH, postgresql://HOST/DATABASE or memory:, which forgets all tasks at every reload "
         "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
     )
     parser.add_argument(
         "--drain",
@@ -90,15 +85,6 @@ def register(commands: Any) -> None:
         "--allow-private",
         action="store_true",
         help="let the console call agents on this machine and in private networks",
-    )
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="lowest level that is logged (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="allow a public address without authentication"
     )
     parser.set_defaults(run=run)
 

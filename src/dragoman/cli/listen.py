@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import secret
+from dragoman.cli.arguments import add_address, secret
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
@@ -32,8 +32,7 @@ def register(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument("--port", type=int, default=9000, help="0 takes a free one (default: 9000)")
+    add_address(parser, port=9000)
     parser.add_argument(
         "--token", type=secret, default="", help="the token of the push config; env:NAME reads a variable"
     )

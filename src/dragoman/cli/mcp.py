@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dragoman.cli import show
-from dragoman.cli.arguments import allow_intermixed, duration, secret
+from dragoman.cli.arguments import add_address, allow_intermixed, duration, secret
 from dragoman.cli.connect import (
     FAILURE,
     UNREACHABLE,
@@ -87,10 +87,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--debug", action="store_true", help="log to standard error")
     http = parser.add_argument_group("over HTTP, instead of standard input and output")
     http.add_argument("--http", action="store_true", help="serve streamable HTTP at /mcp")
-    http.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    http.add_argument(
-        "--port", type=int, default=8765, help="port to listen on; 0 takes a free one (default: 8765)"
-    )
+    add_address(http, port=8765)
     http.add_argument(
         "--token",
         type=secret,

@@ -9,7 +9,15 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 from dragoman.buses import open_bus
-from dragoman.cli.arguments import add_limits, count, number, positive_number, read_limits
+from dragoman.cli.arguments import (
+    add_address,
+    add_limits,
+    add_serving,
+    count,
+    number,
+    positive_number,
+    read_limits,
+)
 from dragoman.server.cors import Cors
 from dragoman.stores import default_store, open_store
 
@@ -52,10 +60,8 @@ def register(commands: Any) -> None:
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """The options of a server, for every command that runs one."""
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument(
-        "--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)"
-    )
+    add_address(parser)
+    add_serving(parser)
     parser.add_argument(
         "--store",
         type=_store,
@@ -68,9 +74,6 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="how nodes wake each other, if not with NOTIFY in the store: nats://HOST, or postgresql://HOST/DATABASE "
         "if --store goes through a pooler",
-    )
-    parser.add_argument(
-        "--grpc-port", type=int, metavar="PORT", help="also serve gRPC on this port; 0 takes a free one"
     )
     parser.add_argument(
         "--mcp",
@@ -135,12 +138,6 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log", default="plain", choices=("plain", "json"), help="format of log lines (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="lowest level that is logged (default: %(default)s)",
     )
     parser.add_argument(
         "-q",
@@ -214,9 +211,6 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     add_console(parser)
     add_catalogue(parser)
-    parser.add_argument(
-        "--insecure", action="store_true", help="allow a public address without authentication"
-    )
 
 
 def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
