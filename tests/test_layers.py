@@ -159,6 +159,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "asyncpg": (
         "stores.postgres.address",
         "stores.postgres.database",
+        "hub.postgres",
         "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.client.transport.network import HttpTransport
 from dragoman.console import calling_modules
-from dragoman.console.access import Access, Viewer
+from dragoman.console.access import operator_access
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
 from dragoman.dialects.sse import SseReader
@@ -41,7 +41,7 @@ async def inspector(*, allow_private: bool = True, url: str = "") -> AsyncIterat
     """A console without agents of its own, as `dragoman inspect` has it."""
     guard = OutboundGuard(allow_private=allow_private)
     logins = Logins(guard)
-    access = Access(key=lambda: b"k" * 32, check=lambda token: Viewer("operator") if token == TOKEN else None)
+    access = operator_access(TOKEN)
     modules = calling_modules(guard, logins, url=url)
     app = App([], console=Console(access, kind="inspect", features=("talk", "inspect"), modules=modules))
     await app.start()

@@ -29,7 +29,7 @@ async def main(given: dict[str, Any]) -> None:
     folder = Path(given["folder"])
     settings = Settings(data=str(folder), allow_exec=True, **given.get("settings", {}))
     hub, _ = application(settings, model=ScriptedModel([]))
-    hub.database.open()
+    await hub.database.open()
     (folder / "hub.secret").write_text(SECRET)
     os.environ["SOME_API_KEY"] = SECRET
     held = os.open(folder / "hub.secret", os.O_RDONLY)

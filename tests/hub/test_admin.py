@@ -31,7 +31,7 @@ async def test_the_token_of_a_new_tenant_is_shown_once_and_stored_as_a_hash() ->
         listed = await hub.admin("GET", "/v1/admin/tenants")
         assert token[4:] not in listed.body.decode()
         assert listed.json["tenants"][0]["last_used_at"] > 0
-        rows = await hub.hub.database.read(lambda db: db.execute("select token_hash from tenants").fetchall())
+        rows = await hub.hub.database.all("select token_hash from tenants")
         assert [row[0] for row in rows] == [hashlib.sha256(token.encode()).hexdigest()]
         assert (await hub.admin("POST", "/v1/admin/tenants", {"name": "acme"})).status == 409
         assert (await hub.admin("POST", "/v1/admin/tenants", {"name": ""})).status == 400

@@ -8,13 +8,15 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.hub.assembly import application
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, open_database
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import InvalidSetting, Settings, settings
 from dragoman.hub.tenants.tenants import Tenants
@@ -138,9 +140,16 @@ def test_the_admin_token_is_shown_though_the_first_start_fails(tmp_path: Path) -
     assert ran.returncode != 0 and str(port) in ran.stderr, ran
     (token,) = re.findall(r"^admin:  (adm_[0-9a-f]{64})$", ran.stdout, re.MULTILINE)
     assert "adm_" not in again.stdout, "it is there, and was shown"
-    database = Database(tmp_path / "d" / "hub.db").open()
-    assert Tenants(database).is_admin(token)
-    database.close()
+    assert asyncio.run(on_tenants(tmp_path / "d", lambda tenants: tenants.is_admin(token)))
+
+
+async def on_tenants(folder: Path, work: Callable[[Tenants], Awaitable[Any]]) -> Any:
+    """What `work` returns for the tenants of a hub that does not run."""
+    database: Database = await open_database(folder / "hub.db").open()
+    try:
+        return await work(Tenants(database))
+    finally:
+        await database.close()
 
 
 def test_the_admin_token_is_rotated_from_the_shell(
@@ -150,26 +159,29 @@ def test_the_admin_token_is_rotated_from_the_shell(
     (first,) = re.findall(r"adm_\w+", capsys.readouterr().out)
     assert main(["tenant", "rotate-admin", "--data", "d"]) == 0
     second = capsys.readouterr().out.strip()
-    database = Database(tmp_path / "d" / "hub.db").open()
-    tenants = Tenants(database)
-    assert tenants.is_admin(second) and not tenants.is_admin(first)
+    folder = tmp_path / "d"
+    assert asyncio.run(on_tenants(folder, lambda tenants: tenants.is_admin(second)))
+    assert not asyncio.run(on_tenants(folder, lambda tenants: tenants.is_admin(first)))
     monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "mine")
     assert main(["tenant", "rotate-admin", "--data", "d"]) == 1
-    assert "the setting admin_token" in capsys.readouterr().err and tenants.is_admin(second)
-    (entry,) = [each for each in asyncio.run(tenants.audit()) if each["action"] == "admin.rotate_token"]
+    assert "the setting admin_token" in capsys.readouterr().err
+    assert asyncio.run(on_tenants(folder, lambda tenants: tenants.is_admin(second)))
+    audit = asyncio.run(on_tenants(folder, lambda tenants: tenants.audit()))
+    (entry,) = [each for each in audit if each["action"] == "admin.rotate_token"]
     assert entry["actor"] == "cli"
-    database.close()
 
 
 async def test_an_admin_token_that_nobody_saw_is_not_in_force(tmp_path: Path) -> None:
-    tenants = Tenants(Database(tmp_path / "hub.db").open())
+    database = await open_database(tmp_path / "hub.db").open()
+    tenants = Tenants(database)
 
     def closed(token: str) -> None:
         raise OSError("nobody reads this")
 
     with pytest.raises(OSError, match="nobody"):
         await tenants.admin(show=closed)
-    assert not tenants.has_admin
+    assert not await tenants.has_admin()
+    await database.close()
 
 
 @pytest.mark.parametrize(

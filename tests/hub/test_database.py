@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, MissingReference, Transaction, open_database
+from dragoman.hub.sqlite import SqliteTables
 from dragoman.hub.tenants.tenants import Tenants
 from tests.hub.house import House, house
 
 
 async def fill(hub: House) -> None:
     """There is no room in the database for anything more."""
-
-    def full(db: sqlite3.Connection) -> None:
-        db.execute("pragma max_page_count = 1")  # as many as there are, that is
-
-    await hub.hub.database.run(full)
+    await hub.hub.database.change("pragma max_page_count = 1")  # as many as there are, that is
 
 
 async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
@@ -40,7 +37,7 @@ async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
 async def test_a_database_locked_for_too_long_works_again_afterwards(
     tmp_path: Path,
 ) -> None:
-    database = Database(tmp_path / "hub.db", busy_seconds=0.01).open()
+    database = await Database(SqliteTables(tmp_path / "hub.db", busy_seconds=0.01)).open()
     other = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
     other.execute("begin immediate")
     with pytest.raises(Unavailable, match="cannot be used right now"):
@@ -48,30 +45,33 @@ async def test_a_database_locked_for_too_long_works_again_afterwards(
     other.execute("rollback")
     other.close()
     assert (await Tenants(database).add("acme"))[0].name == "acme"
-    database.close()
+    await database.close()
 
 
 async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> None:
-    database = Database(tmp_path / "hub.db").open()
+    database = await open_database(tmp_path / "hub.db").open()
 
-    def dangling(db: sqlite3.Connection) -> None:
-        db.execute("pragma defer_foreign_keys = on")
-        db.execute("insert into todos (tenant_id, subject, created_at, updated_at) values (9, 'f', 0, 0)")
+    async def dangling(db: Transaction) -> None:
+        await db.change("pragma defer_foreign_keys = on")
+        await db.change(
+            "insert into todos (tenant_id, subject, created_at, updated_at) values (9, 'f', 0, 0)"
+        )
 
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(MissingReference):
         await database.run(dangling)
     assert (await Tenants(database).add("acme"))[0].name == "acme"
-    assert await database.read(lambda db: db.execute("select count(*) from todos").fetchone()[0]) == 0
-    database.close()
+    assert (await database.one("select count(*) from todos"))[0] == 0
+    await database.close()
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_one_of_this_version_is_opened(
     tmp_path: Path,
 ) -> None:
-    Database(tmp_path / "hub.db").open().close()
-    Database(tmp_path / "hub.db").open().close()
+    for _ in range(2):
+        database = await open_database(tmp_path / "hub.db").open()
+        await database.close()
     newer = sqlite3.connect(tmp_path / "hub.db")
     newer.execute("pragma user_version = 2")
     newer.close()
     with pytest.raises(Unavailable, match="newer version"):
-        Database(tmp_path / "hub.db").open()
+        await open_database(tmp_path / "hub.db").open()

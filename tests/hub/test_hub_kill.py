@@ -14,7 +14,7 @@ from dragoman.client.credentials import Bearer
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import Frame
 from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database
+from dragoman.hub.database import open_database
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.model.task import TaskState
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
@@ -72,12 +72,12 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twic
     assert [key for key, n in Counter(steps).items() if n > 1] == []
     assert sum(key.startswith("tool/") for _, key in steps) == 4 + 2 + 2
     assert sum(key.startswith("model/") for _, key in steps) == 3 + 2 * 2 + 2 * 1
-    database = Database(tmp_path / "hub.db").open()
+    database = await open_database(tmp_path / "hub.db").open()
     try:
         notes = await Scratchpads(database).read(1, SHARED)
         todos = await Todos(database).list(1)
     finally:
-        database.close()
+        await database.close()
     assert notes.count("begun") == 1 and [todo.subject for todo in todos] == ["look"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.hub.conversations.requests import IdempotencyKeys
-from dragoman.hub.database import Database
+from dragoman.hub.database import Transaction, open_database
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
@@ -189,11 +189,14 @@ async def test_a_request_is_counted_when_it_ends_by_how_it_ended() -> None:
 
 
 async def test_run_once_repeats_a_key_only_after_its_result_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(":memory:").open()
+    database = await open_database("memory:").open()
     done: list[str] = []
 
     async def do(key: str) -> None:
-        await database.run_once(key, lambda db: done.append(key), type(None))
+        async def work(db: Transaction) -> None:
+            done.append(key)
+
+        await database.run_once(key, work, type(None))
 
     for key in ("a", "a", "b"):
         await do(key)
@@ -202,4 +205,4 @@ async def test_run_once_repeats_a_key_only_after_its_result_expired(monkeypatch:
     await do("c")
     await do("a")
     assert done == ["a", "b", "c", "a"]
-    database.close()
+    await database.close()

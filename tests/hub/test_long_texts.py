@@ -20,7 +20,7 @@ from dragoman.hub.conversations.conversations import Conversations
 from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, open_database
 from dragoman.hub.memory import search as recall
 from dragoman.hub.memory.memories import _NEIGHBOURS, Memories
 from dragoman.hub.models.hosted import _events
@@ -38,9 +38,9 @@ PIECES = 1 << 16
 
 @pytest.fixture
 async def database() -> AsyncIterator[Database]:
-    database = Database(":memory:").open()
+    database = await open_database("memory:").open()
     yield database
-    database.close()
+    await database.close()
 
 
 def test_reading_a_long_answer_costs_as_much_as_it_is_long() -> None:
@@ -165,9 +165,7 @@ async def test_messages_are_read_in_bounded_pieces(
 async def test_unanswered_messages_are_found_without_reading_the_others(database: Database) -> None:
     id = await _talk(database, ["x"] * 3)
     assert await Conversations(database).unanswered(id) == ["r0", "r1", "r2"]
-    plan = await database.read(
-        lambda db: db.execute(f"explain query plan {conversations._OPEN}", (id,)).fetchall()
-    )
+    plan = await database.all(f"explain query plan {conversations._OPEN}", (id,))
     assert "INDEX messages_unanswered" in plan[0]["detail"]
 
 
@@ -184,7 +182,7 @@ async def test_neighbours_of_an_entry_are_found_with_indexes(database: Database)
     assert len(near) == 50 and {distance for distance, _ in near} == {1}
     first = await memories.around(tenant.id, near[0][1].id, depth=2, limit=10)
     assert first[0] == (1, hub) and {distance for distance, _ in first[1:]} == {2} and len(first) == 10
-    plan = await database.read(lambda db: db.execute(f"explain query plan {_NEIGHBOURS}", (1, 1)).fetchall())
+    plan = await database.all(f"explain query plan {_NEIGHBOURS}", (1, 1))
     assert not [row["detail"] for row in plan if row["detail"].startswith("SCAN")]
 
 

@@ -19,8 +19,8 @@ def retention(hub: House, seconds: float = 3600.0) -> Retention:
     return Retention(hub.hub, hub.hub._store, seconds, clock=lambda: time.time() + LATER)
 
 
-def rows(hub: House, table: str) -> list[dict[str, Any]]:
-    return hub.hub.database.look(lambda db: [dict(row) for row in db.execute(f"select * from {table}")])
+async def rows(hub: House, table: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in await hub.hub.database.all(f"select * from {table}")]
 
 
 async def request_of(caller: Caller, **body: Any) -> str:
@@ -39,14 +39,14 @@ async def test_requests_and_the_agents_that_came_with_them_are_forgotten_with_th
         inline = await request_of(acme, agent_def={"id": "once", "goal": "be there once"})
         over = (await acme.rpc("index", "message/send", message("hi"))).json["result"]["id"]
         await acme("POST", "/v1/agents", SCOUT)
-        assert {row["request_id"] for row in rows(hub, "requests")} == {plain, inline, over}
+        assert {row["request_id"] for row in await rows(hub, "requests")} == {plain, inline, over}
 
         assert not await retention(hub, seconds=2 * LATER).delete_batch()
-        assert len(rows(hub, "requests")) == 3 and len(rows(hub, "agent_versions")) == 2
+        assert len(await rows(hub, "requests")) == 3 and len(await rows(hub, "agent_versions")) == 2
 
         assert not await retention(hub).delete_batch()
-        assert rows(hub, "requests") == []
-        assert [row["agent_id"] for row in rows(hub, "agent_versions")] == ["scout"]
+        assert await rows(hub, "requests") == []
+        assert [row["agent_id"] for row in await rows(hub, "agent_versions")] == ["scout"]
         assert (await acme("GET", f"/v1/requests/{inline}")).status == 404
         assert (await acme("GET", "/v1/requests")).json == {"requests": []}
         assert (await acme("GET", f"/v1/requests/{plain}/events")).status == 404
@@ -68,7 +68,7 @@ async def test_unfinished_requests_and_their_agents_are_not_deleted(tmp_path: Pa
         looking = retention(hub)
         await looking.delete_batch()
         await looking.delete_batch()
-        assert [row["request_id"] for row in rows(hub, "requests")] == [told[-1][1]["request_id"]]
+        assert [row["request_id"] for row in await rows(hub, "requests")] == [told[-1][1]["request_id"]]
         assert (await acme("GET", "/v1/requests")).json["requests"][0]["agent_id"] == "asker"
 
 
@@ -78,13 +78,10 @@ async def test_an_unread_answer_is_stored_in_its_conversation_before_its_task_is
         id = (await acme("POST", "/v1/conversations", {})).json["id"]
         await acme.ask("hello", f"/v1/conversations/{id}/messages")
 
-        def unnotice(db: Any) -> None:
-            db.execute("update messages set settled = 0")
-            db.execute("delete from messages where role = 'assistant'")
-
-        await hub.hub.database.run(unnotice)
+        await hub.hub.database.change("update messages set settled = 0")
+        await hub.hub.database.change("delete from messages where role = 'assistant'")
         await retention(hub).delete_batch()
-        assert rows(hub, "requests") == []
+        assert await rows(hub, "requests") == []
         said = (await acme("GET", f"/v1/conversations/{id}/messages")).json["messages"]
         assert [each["content"] for each in said] == ["hello", "the answer"]
 
@@ -97,14 +94,14 @@ async def test_versions_that_others_took_the_place_of_go_unless_a_request_needs_
             if n == 2:
                 asked = await request_of(acme, agent="scout")
 
-        def versions() -> list[int]:
-            return [row["version"] for row in rows(hub, "agent_versions")]
+        async def versions() -> list[int]:
+            return [row["version"] for row in await rows(hub, "agent_versions")]
 
         catalogue, later = hub.hub.catalogue, int(time.time() + LATER)
         assert await catalogue.delete_unused(0, 500) == 0, "none of them is old"
-        assert await catalogue.delete_unused(later, 500) == 2 and versions() == [2, 4]
+        assert await catalogue.delete_unused(later, 500) == 2 and await versions() == [2, 4]
         await hub.hub.requests.delete([(acme.tenant.id, asked, "scout")])
-        assert await catalogue.delete_unused(later, 500) == 1 and versions() == [4]
+        assert await catalogue.delete_unused(later, 500) == 1 and await versions() == [4]
         assert (await acme("GET", "/v1/agents/scout")).json["goal"] == "goal 4"
         await acme("DELETE", "/v1/agents/scout")
         assert await catalogue.delete_unused(later, 500) == 0, "tasks of an agent that is gone stay readable"
@@ -131,7 +128,7 @@ async def test_a_refused_request_leaves_no_inline_agent() -> None:
         assert (await acme("POST", "/v1/orchestrate", {**once, "message": ""})).status == 400
         for _ in range(3):
             assert (await acme("POST", "/v1/orchestrate", once)).status == 429
-        assert rows(hub, "agent_versions") == []
+        assert await rows(hub, "agent_versions") == []
 
 
 async def test_an_agent_that_comes_along_cannot_take_the_name_of_one_that_is_code() -> None:

@@ -21,7 +21,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.assembly import ExternalServices
 from dragoman.hub.conversations.artifacts import Artifacts, QuotaExceeded, clean_path
 from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, open_database
 from dragoman.hub.memory.memories import Memories, RelationExists
 from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
 from dragoman.hub.memory.search import MemorySearch
@@ -47,22 +47,18 @@ from tests.waiting import until
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = Database(tmp_path / "hub.db").open()
-
-    def tenants(db: Any) -> None:
-        for id in (1, 2):
-            db.execute(
-                "insert into tenants (id, name, token_hash, created_at) values (?, ?, ?, 0)",
-                (id, f"t{id}", f"h{id}"),
-            )
-            db.execute(
-                "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (?, ?, 'index', 0, 0)",
-                (id * 10, id),
-            )
-
-    await opened.run(tenants)
+    opened = await open_database(tmp_path / "hub.db").open()
+    for id in (1, 2):
+        await opened.change(
+            "insert into tenants (id, name, token_hash, created_at) values (?, ?, ?, 0)",
+            (id, f"t{id}", f"h{id}"),
+        )
+        await opened.change(
+            "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (?, ?, 'index', 0, 0)",
+            (id * 10, id),
+        )
     yield opened
-    opened.close()
+    await opened.close()
 
 
 @asynccontextmanager
@@ -199,10 +195,8 @@ async def test_files_are_stored_only_in_a_conversation(home: House, database: Da
 async def test_a_file_of_another_conversation_is_reached_through_a_memory(
     home: House, database: Database
 ) -> None:
-    await database.run(
-        lambda db: db.execute(
-            "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (11, 1, 'index', 0, 0)"
-        )
+    await database.change(
+        "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (11, 1, 'index', 0, 0)"
     )
     await Artifacts(database).put("1", 10, "a.md", b"secret plan")
     await Memories(database).add("1", "project", "Plan", "see file", artifact_id=1)

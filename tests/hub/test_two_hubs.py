@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.hub.database import Database
+from dragoman.hub.database import open_database
 from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, Caller, events, house, message
@@ -26,11 +26,11 @@ def register(folder: Path, url: str, agent: str, **auth: str) -> None:
 async def settled(folder: Path, name: str) -> tuple[Tenant, str]:
     """A tenant of a hub that is not running yet, and its token."""
     folder.mkdir()
-    database = Database(folder / "hub.db").open()
+    database = await open_database(folder / "hub.db").open()
     try:
         return await Tenants(database).add(name)
     finally:
-        database.close()
+        await database.close()
 
 
 async def test_hubs_ask_each_other(tmp_path: Path) -> None:

@@ -253,6 +253,9 @@ class Agent:
         if decided is False:
             raise Forbidden("you may not do this here")
 
+    async def exists(self) -> bool:
+        return True
+
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         extended: Any = self._extended
         if callable(extended):

@@ -17,7 +17,7 @@ from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.assembly import AGENTS_FILE, SERVERS_FILE
-from dragoman.hub.database import Database
+from dragoman.hub.database import open_database
 from dragoman.hub.models import embedded
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.sandbox.process import Process
@@ -156,18 +156,18 @@ async def _commands(given: Settings) -> list[tuple[str, str]]:
 async def _tenants(given: Settings) -> list[tuple[str, str]]:
     if not (given.folder / "hub.db").is_file():
         return []
-    database = Database(given.folder / "hub.db")
+    database = open_database(given.folder / "hub.db")
     try:
-        database.open()
+        await database.open()
         tenants = Tenants(database)
         there = await tenants.list()
         out = (
             [(_OK, f"{len(there)} tenants")] if there else [(_WARN, "no tenant: `dragoman tenant add NAME`")]
         )
-        if not tenants.has_admin and not given.admin_token:
+        if not await tenants.has_admin() and not given.admin_token:
             out.append((_WARN, "no admin token yet: the hub makes one when it starts"))
         return out
     except A2AError as error:
         return [(_BAD, error.message)]
     finally:
-        database.close()
+        await database.close()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dragoman.hub")
 
+DEMO_FILE = "demo.json"
+
 EPILOG = """\
 Each setting can be a flag, a variable (DRAGOMAN_PORT) or a line in the table [hub] of dragoman.toml, in this order of priority.
 `dragoman doctor` prints the values in use.
@@ -153,14 +155,14 @@ def run(args: argparse.Namespace) -> int:
         console = HubConsole(given.folder, host=given.host, public_url=given.public_url)
     try:
         hub, app = application(given, code=code, console=console.open if console else None)
-        hub.folder_lock.take()
+        if hub.folder_lock is not None:
+            hub.folder_lock.take()
         asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
-        hub.database.open()
+        tokens = asyncio.run(_prepare(hub, given, demo=args.demo is not None))
+        if args.demo is not None:
+            _write_tokens(given.folder / DEMO_FILE, tokens)
     except (A2AError, ModelError, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
-    tokens = asyncio.run(_admin(hub, given))
-    if args.demo is not None:
-        tokens = _demo(hub, given.folder / "demo.json", tokens)
     serve(
         app,
         given.host,
@@ -190,17 +192,31 @@ async def _admin(hub: Hub, given: Settings) -> dict[str, str]:
     return {"admin": made} if made else {}
 
 
-def _demo(hub: Hub, file: Path, tokens: dict[str, str]) -> dict[str, str]:
-    """Create a tenant with agents, or read the tokens of an earlier run. They are stored beside the data, readable by this user."""
-    if file.is_file():
-        before = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-        if "admin" in before and hub.tenants.is_admin(before["admin"]):  # else it was rotated
+async def _prepare(hub: Hub, given: Settings, *, demo: bool) -> dict[str, str]:
+    """Create the tables and the tokens that are missing. Returns tokens to show."""
+    await hub.database.open()
+    try:
+        tokens = await _admin(hub, given)
+        if not demo:
+            return tokens
+        if (before := _read_tokens(given.folder / DEMO_FILE)) is None:
+            return {**tokens, "demo": await _settle(hub)}
+        if "admin" in before and await hub.tenants.is_admin(before["admin"]):  # else it was rotated
             print(f"admin:  {before['admin']}", flush=True)
         return before
-    tokens = {**tokens, "demo": asyncio.run(_settle(hub))}
-    file.touch(mode=0o600)
-    file.write_bytes(msgspec.json.encode(tokens))
-    return tokens
+    finally:
+        await hub.database.close()
+
+
+def _read_tokens(file: Path) -> dict[str, str] | None:
+    """The tokens of an earlier demo. They are stored beside the data, readable by this user."""
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.is_file() else None
+
+
+def _write_tokens(file: Path, tokens: dict[str, str]) -> None:
+    if not file.is_file():
+        file.touch(mode=0o600)
+        file.write_bytes(msgspec.json.encode(tokens))
 
 
 async def _settle(hub: Hub) -> str:

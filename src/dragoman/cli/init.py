@@ -12,7 +12,7 @@ from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.client.config import CONFIG
 from dragoman.errors import A2AError
-from dragoman.hub.database import Database
+from dragoman.hub.database import open_database
 from dragoman.hub.settings import Settings
 from dragoman.hub.tenants.tenants import Tenants
 
@@ -55,9 +55,9 @@ async def run(args: argparse.Namespace) -> int:
     """What is there already is left alone."""
     given = read(args)
     _write(given)
-    database = Database(given.folder / "hub.db")
+    database = open_database(given.folder / "hub.db")
     try:
-        database.open()
+        await database.open()
         tenants = Tenants(database)
         await tenants.admin(given.admin_token, show=lambda made: print(f"admin token:   {made}", flush=True))
         if not await tenants.list():
@@ -68,7 +68,7 @@ async def run(args: argparse.Namespace) -> int:
         show.say(f"dragoman: {error.message}", sys.stderr)
         return 1
     finally:
-        database.close()
+        await database.close()
     print("next: dragoman hub")
     return 0
 

@@ -142,7 +142,7 @@ def _print(found: dict[str, Any]) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from dragoman.console import CALLING_FEATURES, calling_modules
-    from dragoman.console.access import OPERATOR, Access, OneTimeToken, Viewer, same, signing_key
+    from dragoman.console.access import OneTimeToken, operator_access
     from dragoman.console.api import Console
     from dragoman.console.login import Logins
     from dragoman.observe.logs import configure
@@ -171,13 +171,7 @@ def _serve(args: argparse.Namespace) -> int:
         return report_error(error, args)
     configure("debug" if args.debug else "warning", lines="short")
     one_time, token = OneTimeToken(), OneTimeToken().text
-    key = signing_key(token)
-    access = Access(
-        key=lambda: key,
-        check=lambda shown: Viewer(OPERATOR) if same(shown, token) else None,
-        one_time=one_time,
-        hosts=[args.host],
-    )
+    access = operator_access(token, one_time=one_time, hosts=[args.host])
     modules = calling_modules(guard, logins, url=url, handle=handle)
     app = App(
         [],

@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import open_database
 from dragoman.hub.tenants.tenants import Tenants
 
 EPILOG = """\
@@ -54,15 +54,15 @@ async def run(args: argparse.Namespace) -> int:
     if work is not _add and not (folder / "hub.db").is_file():
         print(f"dragoman: there is no hub in {folder}: `dragoman init` creates one", file=sys.stderr)
         return 1
-    database = Database(folder / "hub.db")
+    database = open_database(folder / "hub.db")
     try:
-        database.open()
+        await database.open()
         await work(Tenants(database), args)
     except A2AError as error:
         show.say(f"dragoman: {error.message}", sys.stderr)
         return 1
     finally:
-        database.close()
+        await database.close()
     return 0
 
 
@@ -80,15 +80,15 @@ async def _list(tenants: Tenants, args: argparse.Namespace) -> None:
 
 
 async def _disable(tenants: Tenants, args: argparse.Namespace) -> None:
-    await tenants.disable(tenants.find(args.name), True, actor="cli")
+    await tenants.disable(await tenants.find(args.name), True, actor="cli")
 
 
 async def _enable(tenants: Tenants, args: argparse.Namespace) -> None:
-    await tenants.disable(tenants.find(args.name), False, actor="cli")
+    await tenants.disable(await tenants.find(args.name), False, actor="cli")
 
 
 async def _rotate(tenants: Tenants, args: argparse.Namespace) -> None:
-    _, token = await tenants.rotate(tenants.find(args.name), actor="cli")
+    _, token = await tenants.rotate(await tenants.find(args.name), actor="cli")
     print(token)
 
 

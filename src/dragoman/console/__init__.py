@@ -13,14 +13,10 @@ from urllib.parse import urlsplit
 
 from dragoman.console import about, catalogue, inspect, login, talk, tasks, webhooks
 from dragoman.console.access import (
-    OPERATOR,
-    Access,
     OneTimeToken,
     TokenFile,
-    Viewer,
     check_token,
-    same,
-    signing_key,
+    operator_access,
 )
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
@@ -121,13 +117,7 @@ class AgentConsole:
         token = self._token
         if not token:
             raise ValueError("a console needs an operator token: AgentConsole(token)")
-        key = signing_key(token)
-        access = Access(
-            key=lambda: key,
-            check=lambda shown: Viewer(OPERATOR) if same(shown, token) else None,
-            one_time=self._one_time,
-            hosts=self._hosts,
-        )
+        access = operator_access(token, one_time=self._one_time, hosts=self._hosts)
         guard = OutboundGuard(allow_private=self._allow_private)
         return Console(
             access,

@@ -21,7 +21,7 @@ import re
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -84,9 +84,9 @@ class Access:
     def __init__(
         self,
         *,
-        key: Callable[[], bytes],
-        check: Callable[[str], Viewer | None],
-        holds: Callable[[Viewer], bool] = lambda viewer: True,
+        key: Callable[[], Awaitable[bytes]],
+        check: Callable[[str], Awaitable[Viewer | None]],
+        holds: Callable[[Viewer], Awaitable[bool]] | None = None,
         one_time: OneTimeToken | None = None,
         hosts: Sequence[str] = (),
     ) -> None:
@@ -109,13 +109,13 @@ class Access:
                 f"this console is not served as {name[:80]!r}: use its address, or start it with --public-url"
             )
 
-    def viewer(self, exchange: Exchange) -> Viewer:
+    async def viewer(self, exchange: Exchange) -> Viewer:
         """Who sends this request. Raises `Unauthenticated`, `Forbidden` or `RateLimited`."""
         scheme, _, token = exchange.header(b"authorization").partition(" ")
         if scheme.lower() == "bearer":
-            return self._identify(exchange, token.strip(), one_time=False)
+            return await self._identify(exchange, token.strip(), one_time=False)
         cookie = self._cookie(exchange)
-        viewer = self._open(cookie) if cookie else None
+        viewer = await self._open(cookie) if cookie else None
         if viewer is None:
             raise Unauthenticated(
                 "log in first: open the URL that the server printed, or give the operator token"
@@ -123,9 +123,9 @@ class Access:
         self.check_origin(exchange)
         return viewer
 
-    def check_still(self, viewer: Viewer) -> None:
+    async def check_still(self, viewer: Viewer) -> None:
         """Raise `Unauthenticated` if the viewer of an open stream has no access any more."""
-        if not self._holds(viewer):
+        if self._holds is not None and not await self._holds(viewer):
             raise Unauthenticated("this session has ended")
 
     def check_origin(self, exchange: Exchange) -> None:
@@ -140,13 +140,13 @@ class Access:
         if not reads and not site and not origin:
             raise Forbidden("a browser says where a request comes from; scripts send the token, not a cookie")
 
-    def log_in(self, exchange: Exchange, token: str) -> tuple[Viewer, str]:
+    async def log_in(self, exchange: Exchange, token: str) -> tuple[Viewer, str]:
         """The viewer of a token, and the cookie of a new session."""
         if exchange.header(b"origin") or exchange.header(b"sec-fetch-site"):
             self.check_origin(exchange)
-        viewer = self._identify(exchange, token, one_time=True)
+        viewer = await self._identify(exchange, token, one_time=True)
         body = msgspec.json.encode(_Session(viewer, time.time() + SESSION_SECONDS))
-        value = f"{_encode(body)}.{_encode(self._sign(body))}"
+        value = f"{_encode(body)}.{_encode(await self._sign(body))}"
         return viewer, self._set_cookie(exchange, value, SESSION_SECONDS)
 
     def log_out(self, exchange: Exchange) -> str:
@@ -155,13 +155,13 @@ class Access:
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
-    def _identify(self, exchange: Exchange, token: str, *, one_time: bool) -> Viewer:
+    async def _identify(self, exchange: Exchange, token: str, *, one_time: bool) -> Viewer:
         now, client = time.monotonic(), exchange.scope.get("client")
         address = client[0] if client else ""
         failures = [at for at in self._failures.get(address, ()) if at > now - FAILURE_SECONDS]
         if len(failures) >= MAX_FAILURES:
             raise RateLimited("too many wrong tokens; wait a minute", retry_after=FAILURE_SECONDS)
-        viewer = self._check(token) if token else None
+        viewer = await self._check(token) if token else None
         if viewer is None and one_time and self._one_time is not None and self._one_time.take(token):
             viewer = Viewer(OPERATOR)
         if viewer is None:
@@ -172,22 +172,24 @@ class Access:
             raise Unauthenticated("this token is wrong, or was used before")
         return viewer
 
-    def _open(self, cookie: str) -> Viewer | None:
+    async def _open(self, cookie: str) -> Viewer | None:
         """The viewer of a session; None if it is not ours, has expired or was revoked."""
         body, _, signature = cookie.partition(".")
         try:
             raw, signed = _decode(body), _decode(signature)
-            if not hmac.compare_digest(signed, self._sign(raw)):
+            if not hmac.compare_digest(signed, await self._sign(raw)):
                 return None
             session = msgspec.json.decode(raw, type=_Session)
         except (ValueError, msgspec.MsgspecError):
             return None
-        if session.expires <= time.time() or not self._holds(session.viewer):
+        if session.expires <= time.time():
+            return None
+        if self._holds is not None and not await self._holds(session.viewer):
             return None
         return session.viewer
 
-    def _sign(self, body: bytes) -> bytes:
-        return hmac.digest(self._key(), b"session " + body, "sha256")
+    async def _sign(self, body: bytes) -> bytes:
+        return hmac.digest(await self._key(), b"session " + body, "sha256")
 
     # -- cookies -----------------------------------------------------------------------------------------------
 
@@ -212,6 +214,19 @@ class Access:
 
     def _public(self, exchange: Exchange) -> str:
         return urlsplit(exchange.base_url()).netloc.lower()
+
+
+def operator_access(token: str, *, one_time: OneTimeToken | None = None, hosts: Sequence[str] = ()) -> Access:
+    """Access for operators alone, who have one token. It also signs their sessions."""
+    secret = signing_key(token)
+
+    async def key() -> bytes:
+        return secret
+
+    async def check(shown: str) -> Viewer | None:
+        return Viewer(OPERATOR) if same(shown, token) else None
+
+    return Access(key=key, check=check, one_time=one_time, hosts=hosts)
 
 
 class TokenFile:

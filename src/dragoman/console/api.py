@@ -129,7 +129,7 @@ class Console:
         viewer = None
         if route is None or route.access != ANYBODY:
             try:
-                viewer = self.access.viewer(exchange)
+                viewer = await self.access.viewer(exchange)
             except Unauthenticated as error:
                 if b"authorization" in exchange.headers:
                     self.record("authenticate", error.reason)
@@ -309,7 +309,7 @@ def routes(console: Console) -> Sequence[Route]:
     async def log_in(request: ConsoleRequest) -> Any:
         body = await request.json(NewSession)
         try:
-            viewer, cookie = console.access.log_in(request.exchange, body.token)
+            viewer, cookie = await console.access.log_in(request.exchange, body.token)
         except Unauthenticated as error:
             console.record("authenticate", error.reason)
             raise

@@ -195,7 +195,9 @@ class TaskFeeds:
         self._server, self._rows = server, rows
         self._feeds: dict[tuple[Scope, str], _TaskFeed] = {}
 
-    async def follow(self, info: TaskInfo, after: int, check: Callable[[], None]) -> AsyncIterator[bytes]:
+    async def follow(
+        self, info: TaskInfo, after: int, check: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[bytes]:
         """The log of a task from `after` on, live, and its row when it changes. `check` raises when the viewer may not see it any
         more."""
         log, key = self._server.store.scope(info.scope), (info.scope, info.id)
@@ -235,7 +237,7 @@ class TaskFeeds:
                 if viewer.lost:
                     viewer.lost = False
                     yield frame(await self._rows(await self._server.store.index.get(*key)), event="state")
-                check()
+                await check()
                 await viewer.wait()
         finally:
             feed.viewers.discard(viewer)
@@ -258,7 +260,7 @@ class ListFeed:
         self._sent: dict[int, tuple[int, str]] = {}
         """By the key of a task: the last record and the node that its viewers know."""
 
-    async def follow(self, tenant: str | None, check: Callable[[], None]) -> AsyncIterator[bytes]:
+    async def follow(self, tenant: str | None, check: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
         """The rows that change. `tenant`: only those of one tenant."""
         viewer = _Viewer(tenant)
         self._viewers.add(viewer)
@@ -273,7 +275,7 @@ class ListFeed:
                 if viewer.lost:
                     viewer.lost = False
                     yield frame({}, event="reset")
-                check()
+                await check()
                 await viewer.wait()
         finally:
             self._viewers.discard(viewer)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,20 +63,22 @@ class HubConsole:
     def open(self, hub: Hub, parts: ServerParts, native: Table) -> Operators:
         find = mounts_by_agent(hub)
 
-        def check(token: str) -> Viewer | None:
-            if hub.tenants.is_admin(token):
+        async def check(token: str) -> Viewer | None:
+            if await hub.tenants.is_admin(token):
                 return Viewer(OPERATOR)
-            tenant = hub.tenants.by_token(token)
+            tenant = await hub.tenants.by_token(token)
             return None if tenant is None else Viewer(TENANT, tenant.key, tenant.name, tenant.generation)
 
-        def holds(viewer: Viewer) -> bool:
+        async def holds(viewer: Viewer) -> bool:
             if viewer.role == OPERATOR:
                 return True  # another admin token is another key
-            tenant = hub.tenants.current(int(viewer.tenant))
+            tenant = await hub.tenants.current(int(viewer.tenant))
             return tenant is not None and not tenant.disabled and tenant.generation == viewer.generation
 
-        def key() -> bytes:
-            return signing_key(self._secret + hashlib.sha256(hub.tenants.admin_hash.encode()).hexdigest())
+        async def key() -> bytes:
+            return signing_key(
+                self._secret + hashlib.sha256((await hub.tenants.admin_hash()).encode()).hexdigest()
+            )
 
         async def mounts(tenant: str) -> Sequence[Mount]:
             """The agents of a tenant; for an operator, those that every tenant has."""
@@ -91,7 +93,7 @@ class HubConsole:
         async def act_for(viewer: Viewer, tenant: str) -> tuple[Principal, str]:
             """A tenant calls its own agents. An operator calls those of one tenant, and the audit names the console."""
             if viewer.role != OPERATOR:
-                own = hub.tenants.current(int(viewer.tenant))
+                own = await hub.tenants.current(int(viewer.tenant))
                 if own is None or (tenant and tenant not in (own.key, own.name)):
                     raise NotFound("there is no such tenant")
                 return own.principal, own.key
@@ -111,10 +113,10 @@ class HubConsole:
             partial(hub_routes, hub=hub, native=native),
         )
 
-        @contextmanager
-        def check_limits(scope: Scope, task: str) -> Iterator[None]:
+        @asynccontextmanager
+        async def check_limits(scope: Scope, task: str) -> AsyncIterator[None]:
             """A copy of a task counts as a request of its tenant."""
-            tenant = hub.tenants.current(int(scope.tenant))
+            tenant = await hub.tenants.current(int(scope.tenant))
             if tenant is None or tenant.disabled:
                 raise Conflict("the tenant is disabled")
             hub.quotas.take_token(tenant)
@@ -156,7 +158,7 @@ def _as_operator(console: Console, route: Route) -> Route:
 
 def _as_tenant(console: Console, hub: Hub, route: Route) -> Route:
     async def handle(request: ConsoleRequest) -> Any:
-        tenant = _tenant(hub, request.caller, request.path["tenant"])
+        tenant = await _tenant(hub, request.caller, request.path["tenant"])
         path = {name: value for name, value in request.path.items() if name != "tenant"}
         with _audited(console, request, route, Scope(tenant.key, "", tenant.key)):
             return _harmless(await route.answer(ApiRequest(request.exchange, tenant, path)))
@@ -165,9 +167,9 @@ def _as_tenant(console: Console, hub: Hub, route: Route) -> Route:
     return replace_field(route, path=path, handler=handle, tag="hub", access="")
 
 
-def _tenant(hub: Hub, viewer: Viewer, named: str) -> Tenant:
+async def _tenant(hub: Hub, viewer: Viewer, named: str) -> Tenant:
     """An operator sees every tenant, a tenant itself. Raises `NotFound`."""
-    tenant = hub.tenants.find(named)
+    tenant = await hub.tenants.find(named)
     if viewer.role != OPERATOR and tenant.key != viewer.tenant:
         raise HubNotFound(f"there is no tenant {named[:100]!r}")
     return tenant

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -608,7 +608,9 @@ def routes(console: Console) -> Sequence[Route]:
 
     async def copy_task(info: TaskInfo, upto: int) -> NewTask:
         made = new_id()
-        with server.check_limits(info.scope, made) if server.check_limits is not None else nullcontext():
+        async with (
+            server.check_limits(info.scope, made) if server.check_limits is not None else nullcontext()
+        ):
             await fork(server.store, server.bus, info.scope, info.id, upto, made=made)
         return NewTask(key_of(info.scope, made))
 
@@ -642,7 +644,7 @@ def _without_secrets(task: Task) -> Any:
     return redact(msgspec.json.decode(raw)) if suspicious(raw) else msgspec.Raw(raw)
 
 
-def _check(console: Console, request: ConsoleRequest) -> Callable[[], None]:
+def _check(console: Console, request: ConsoleRequest) -> Callable[[], Awaitable[None]]:
     return lambda: console.access.check_still(request.caller)
 
 

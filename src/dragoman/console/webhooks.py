@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -304,7 +304,7 @@ def _add_receivers(api: RouteList, console: Console, receivers: Receivers) -> No
     async def events(request: ConsoleRequest) -> None:
         if not receivers.exists(request.path["id"]):
             raise NotFound("there is no such receiver")
-        check: Callable[[], None] = lambda: console.access.check_still(request.caller)  # noqa: E731
+        check: Callable[[], Awaitable[None]] = lambda: console.access.check_still(request.caller)  # noqa: E731
         await stream(request.exchange, _deliveries(receivers, request.path["id"], check))
 
     for method in ("GET", "POST", "PUT"):
@@ -324,12 +324,14 @@ def _add_receivers(api: RouteList, console: Console, receivers: Receivers) -> No
             await take_delivery(receivers, request.exchange, request.path["id"])
 
 
-async def _deliveries(receivers: Receivers, id: str, check: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _deliveries(
+    receivers: Receivers, id: str, check: Callable[[], Awaitable[None]]
+) -> AsyncIterator[bytes]:
     name = ""
     yield b""
     while True:
         for file, body in receivers.after(id, name):
             name = file
             yield frame(msgspec.Raw(body))
-        check()
+        await check()
         await asyncio.sleep(POLL_SECONDS)

@@ -547,7 +547,7 @@ class Engine:
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
         """The agent called `name`: of this process, or a remote one."""
         sibling = Scope(scope.tenant, name, scope.owner)
-        if self._programs(sibling) is not None:
+        if (program := self._programs(sibling)) is not None and await program.exists():
             return self, sibling
         if self._remote is None:
             raise Unavailable(f"there is no agent {name[:80]!r} here")

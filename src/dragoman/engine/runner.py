@@ -90,6 +90,10 @@ class Program(Protocol):
         """The card for a caller who has said who it is; None: there is none. Raises `Forbidden`."""
         ...
 
+    async def exists(self) -> bool:
+        """Whether there is such an agent, or was."""
+        ...
+
     def work(self, turn: Turn) -> Awaitable[Any]:
         """Do the work of one turn, writing through `turn`. Returning completes the task."""
         ...

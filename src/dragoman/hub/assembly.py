@@ -31,7 +31,7 @@ from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.conversations.history import ConversationHistory
 from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, open_database
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import embedded
@@ -99,7 +99,8 @@ def application(
     residence = _Residence(model, reach)
     tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
     opened, bus = open_store(tasks), open_bus(tasks)
-    database = Database(":memory:" if store == "memory:" else settings.folder / "hub.db")
+    database = open_database(tasks, settings.folder)
+    on_postgres = tasks.startswith(("postgresql:", "postgres:"))
     hub = Hub(
         database,
         opened,
@@ -116,6 +117,7 @@ def application(
         fetcher=reach.fetcher,
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
         push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
+        folder=None if store == "memory:" or on_postgres else settings.folder,
         **engine,
     )
     residence.open(hub)

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -87,10 +88,12 @@ class Hub:
         push: Push | None = None,
         fetcher: PageFetcher | None = None,
         keys: IdempotencyKeys | None = None,
+        folder: Path | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
-        self.folder_lock = FolderLock(database.path.parent)
+        self.folder_lock = FolderLock(folder) if folder is not None else None
+        """None: several hubs share the database."""
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.catalogue = Catalogue(database, code, index=index)
         self.conversations = Conversations(database)
@@ -115,12 +118,13 @@ class Hub:
         """The engine behind the audit log, for requests from outside."""
 
     async def start(self, **options: Any) -> None:
-        self.folder_lock.take()
+        if self.folder_lock is not None:
+            self.folder_lock.take()
         try:
-            self.database.open()
+            await self.database.open()
             await self.engine.start(**options)
         except BaseException:
-            self.folder_lock.leave()
+            self._leave_folder()
             raise
         self._watch.start()
 
@@ -129,8 +133,12 @@ class Hub:
         self.record.close()
         await self.engine.stop(drain)
         await self.usages.flush()
-        self.database.close()
-        self.folder_lock.leave()
+        await self.database.close()
+        self._leave_folder()
+
+    def _leave_folder(self) -> None:
+        if self.folder_lock is not None:
+            self.folder_lock.leave()
 
     def metrics_text(self) -> bytes:
         """The metrics in the text format of Prometheus."""
@@ -140,11 +148,11 @@ class Hub:
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, CancelTask):
-            return self._dated(call, await self._cancel(call, request))
+            return await self._dated(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
             result = await self._service.call(call, request)
-            return self._dated(call, result) if isinstance(request, GetTask) else result
-        with self.admission.admit_message(call, request, via=A2A) as (call, request):
+            return await self._dated(call, result) if isinstance(request, GetTask) else result
+        async with self.admission.admit_message(call, request, via=A2A) as (call, request):
             result = await self._service.call(call, request)
         if call.dialect == ARBITER and _broken(result):
             raise InvalidAgentResponse(AGENT_FAILED)
@@ -152,7 +160,7 @@ class Hub:
             isinstance(result, Task) and result.state is TaskState.CANCELED
         ):  # perhaps before its agent started
             await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
-            return self._dated(call, result)
+            return await self._dated(call, result)
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -165,7 +173,7 @@ class Hub:
             async for batch in batches:
                 yield batch
             return
-        with self.admission.admit_message(call, request, via=A2A) as (call, request):
+        async with self.admission.admit_message(call, request, via=A2A) as (call, request):
             async for batch in self._service.stream(call, request):
                 yield batch
 
@@ -211,7 +219,7 @@ class Hub:
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
         request = SendMessage(message=message, metadata=metadata)
-        with self.admission.admit_message(
+        async with self.admission.admit_message(
             call, request, via=NATIVE, conversation=conversation, inline=inline is not None
         ) as (call, request):
             parts = await read_input()
@@ -233,14 +241,14 @@ class Hub:
         await self.requests.store(
             tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(AGENT_VERSION)
         )
-        return self.requests.find(tenant.id, id) or StoredRequest(
+        return await self.requests.find(tenant.id, id) or StoredRequest(
             request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )
 
     async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
         """The id of the request that a key stands for, and the request, if it has started."""
         known = await self.keys.claim(tenant.id, key, id)
-        before = self.requests.find(tenant.id, known) if known != id else None
+        before = await self.requests.find(tenant.id, known) if known != id else None
         if before is None:
             return known, None  # new, or starting: the engine knows whether it is the first
         try:
@@ -250,9 +258,9 @@ class Hub:
             return id, None
         return known, before
 
-    def find(self, tenant: Tenant, request: str) -> StoredRequest:
+    async def find(self, tenant: Tenant, request: str) -> StoredRequest:
         """A request of a tenant. Raises `NotFound`."""
-        asked = self._asked(tenant.key, request)
+        asked = await self._asked(tenant.key, request)
         if asked is None:
             raise NotFound(f"there is no request {request[:80]!r}")
         return asked
@@ -281,7 +289,7 @@ class Hub:
     async def cancel(self, tenant: Tenant, request: str) -> bool:
         """Cancel a running request; False if it does not run."""
         try:
-            asked = self.find(tenant, request)
+            asked = await self.find(tenant, request)
             call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, strict_cancel=True)
             await self._cancel(call, CancelTask(id=request))
         except (NotFound, TaskNotFound, TaskNotCancelable):
@@ -290,7 +298,7 @@ class Hub:
 
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """Cancel a task. A request that is canceled before its agent starts is stored too."""
-        asked = self._asked(call.scope.tenant, request.id, call.scope.agent)
+        asked = await self._asked(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
         if asked is not None and asked.via:
             await self.requests.store(
@@ -306,7 +314,7 @@ class Hub:
         """Add the answers of finished requests to their conversation."""
         for request in await self.conversations.unanswered(conversation):
             try:
-                snapshot = await self.snapshot(tenant, self.find(tenant, request))
+                snapshot = await self.snapshot(tenant, await self.find(tenant, request))
             except NotFound:
                 continue
             if not snapshot.terminal:
@@ -339,9 +347,9 @@ class Hub:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    def _dated(self, call: Call, task: Task) -> Task:
+    async def _dated(self, call: Call, task: Task) -> Task:
         """Add the times of the request and of its last change, in seconds, to a task's metadata."""
-        asked = self._asked(call.scope.tenant, task.id, call.scope.agent)
+        asked = await self._asked(call.scope.tenant, task.id, call.scope.agent)
         if asked is None:
             return task
         at = task.status.timestamp
@@ -354,9 +362,9 @@ class Hub:
         }
         return replace(task, metadata=about)
 
-    def _asked(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
+    async def _asked(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
         """A stored request, or a running one that is not stored yet; of `agent`, or of any agent."""
-        asked = self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
+        asked = await self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
         if asked is not None:
             return asked
         for (at, task), running in self.quotas.of(tenant).items():

@@ -92,11 +92,11 @@ class Site:
             return None
         tenant = None
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
-            self._administrator(exchange)
+            await self._administrator(exchange)
         else:
             tenant = await authenticate(self._hub, exchange.header(b"authorization"), path)
             if path.startswith(AGENTS_PATH):
-                return self._agent(exchange, tenant)
+                return await self._agent(exchange, tenant)
         if found is None:
             raise NotFound(f"there is nothing at {path[:200]}")
         if route is None:
@@ -116,20 +116,20 @@ class Site:
 
     # -- authentication ----------------------------------------------------------------------------------------
 
-    def _administrator(self, exchange: Exchange) -> None:
-        if not self._hub.tenants.has_admin:
+    async def _administrator(self, exchange: Exchange) -> None:
+        if not await self._hub.tenants.has_admin():
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
-        if not self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
+        if not await self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
             error = Unauthenticated("missing or invalid admin token")
             self._hub.record.refused("admin", error, exchange.path)
             raise error
 
     # -- agents ------------------------------------------------------------------------------------------------
 
-    def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount:
+    async def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount:
         """The mount of an agent. For an unknown agent, the hub answers with an error of the caller's dialect."""
         id = exchange.path.removeprefix(AGENTS_PATH).partition("/")[0]
-        found = self._hub.catalogue.find(tenant.id, id)
+        found = await self._hub.catalogue.find(tenant.id, id)
         if not id or (found is None and exchange.method in ("GET", "HEAD") and "card" in exchange.path):
             raise NotFound(f"there is no agent {id[:80]!r}")
         return Mount(

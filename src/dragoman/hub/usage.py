@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
 from dragoman.errors import Unavailable
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Transaction
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
 
@@ -26,9 +25,9 @@ MAX_DAYS = 366
 _ADD = """
 insert into usage (tenant_id, day, agent_id, model, currency, calls, input_tokens, output_tokens, cached_tokens, cost)
 select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 where exists (select 1 from tenants where id = ?1)
-on conflict do update set calls = calls + excluded.calls, input_tokens = input_tokens + excluded.input_tokens,
-    output_tokens = output_tokens + excluded.output_tokens, cached_tokens = cached_tokens + excluded.cached_tokens,
-    cost = cost + excluded.cost
+on conflict (tenant_id, day, agent_id, model, currency) do update set calls = usage.calls + excluded.calls,
+    input_tokens = usage.input_tokens + excluded.input_tokens, output_tokens = usage.output_tokens + excluded.output_tokens,
+    cached_tokens = usage.cached_tokens + excluded.cached_tokens, cost = usage.cost + excluded.cost
 """
 _SINCE = """
 select tenant_id, day, agent_id, model, currency, calls, input_tokens, output_tokens, cached_tokens, cost from usage
@@ -107,8 +106,8 @@ class Usages:
         while self._waiting:
             rows, self._waiting = self._waiting, []
 
-            def add(db: sqlite3.Connection, rows: list[tuple[object, ...]] = rows) -> None:
-                db.executemany(_ADD, rows)
+            async def add(db: Transaction, rows: list[tuple[object, ...]] = rows) -> None:
+                await db.change_many(_ADD, rows)
 
             try:
                 await self._db.run(add)

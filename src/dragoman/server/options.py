@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class ServerParts:
     """Where operators' actions are recorded; None: nowhere."""
     push: bool = False
     """Webhooks are called."""
-    check_limits: Callable[[Scope, str], AbstractContextManager[None]] | None = None
+    check_limits: Callable[[Scope, str], AbstractAsyncContextManager[None]] | None = None
     """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
     catalogue: OpenedCatalogue | None = None
     bridged: Mapping[str, Bridged] = field(default_factory=dict)

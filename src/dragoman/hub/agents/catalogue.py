@@ -6,7 +6,6 @@ old ones. Every tenant has `index` and the agents that are code, and cannot chan
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from msgspec import Struct
 from dragoman.agent.agent import Agent
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.model.card import AgentCard
 
@@ -47,11 +46,11 @@ insert into agent_versions (tenant_id, agent_id, version, inline, document, at) 
 """
 _PUT = """
 insert into agents (tenant_id, agent_id, version, created_at, updated_at) values (?, ?, ?, ?, ?)
-on conflict do update set version = excluded.version, updated_at = excluded.updated_at
+on conflict (tenant_id, agent_id) do update set version = excluded.version, updated_at = excluded.updated_at
 """
 _FORGET = """
 delete from agent_versions where (tenant_id, agent_id, version) in (
-    select tenant_id, agent_id, version from agent_versions old where at < ?1
+    select tenant_id, agent_id, version from agent_versions as old where at < ?1
     and (inline = 1 or exists (
         select 1 from agent_versions where tenant_id = old.tenant_id and agent_id = old.agent_id
         and version > old.version and inline = 0 and at < ?1
@@ -107,20 +106,20 @@ class Catalogue:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def find(self, tenant: int, agent: str) -> CatalogueEntry | Agent | None:
+    async def find(self, tenant: int, agent: str) -> CatalogueEntry | Agent | None:
         """The agent that has this id now."""
         if agent == INDEX_ID:
             return self.index
         if (code := self.code.get(agent)) is not None:
             return code
-        row = self._db.look_up(_ONE, (tenant, agent))
+        row = await self._db.look_up(_ONE, (tenant, agent))
         return None if row is None else _entry(row)
 
-    def version(self, tenant: int, agent: str, version: int) -> CatalogueEntry | None:
+    async def version(self, tenant: int, agent: str, version: int) -> CatalogueEntry | None:
         """A version of an agent; `index` has only version 0."""
         if version == 0:
             return self.index if agent == INDEX_ID else None
-        row = self._db.look_up(_VERSION, (tenant, agent, version))
+        row = await self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
     async def versions(self, tenant: int, agent: str, limit: int = MAX_VERSIONS) -> list[dict[str, int]]:
@@ -128,17 +127,20 @@ class Catalogue:
         rows = await self._db.all(_VERSIONS, (tenant, agent, limit))
         return [{"version": row["version"], "created_at": row["at"]} for row in rows]
 
-    def existed(self, tenant: int, agent: str) -> bool:
+    async def existed(self, tenant: int, agent: str) -> bool:
         """True if there is or was such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
-        return self._db.look_up(_EVER, (tenant, agent)) is not None
+        return await self._db.look_up(_EVER, (tenant, agent)) is not None
 
     async def list(self, tenant: int, limit: int = MAX_AGENTS) -> list[CatalogueEntry]:
         """`index`, then the latest changed first."""
-        # decoded on the reader's thread: together they may have fifty megabytes
-        there = await self._db.read(lambda db: [_entry(row) for row in db.execute(_ALL, (tenant, limit))])
-        return [self.index, *there]
+
+        async def read(db: Transaction) -> list[CatalogueEntry]:
+            return [_entry(row) for row in await db.all(_ALL, (tenant, limit))]
+
+        # SQLite decodes on the reader's thread: together they may have fifty megabytes
+        return [self.index, *await self._db.read(read)]
 
     async def constitutions(self, tenant: int) -> Sequence[Constitution]:
         """All agents of a tenant, those that are code included."""
@@ -154,13 +156,13 @@ class Catalogue:
         """Raises `InvalidParams` and `Conflict`."""
         constitution = self._read(document)
 
-        def create(db: sqlite3.Connection) -> CatalogueEntry:
-            if (row := db.execute(_ONE, (tenant, constitution.id)).fetchone()) is not None:
+        async def create(db: Transaction) -> CatalogueEntry:
+            if (row := await db.one(_ONE, (tenant, constitution.id))) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
-            _check_room(db, tenant)
-            return _put(db, tenant, constitution)
+            await _check_room(db, tenant)
+            return await _put(db, tenant, constitution)
 
-        return await self._db.run(create)
+        return await self._db.run(create, tenant=tenant)
 
     async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> CatalogueEntry:
         """Replace a whole constitution; `make`: or create it. Raises `NotFound`, `Conflict`."""
@@ -169,14 +171,14 @@ class Catalogue:
             why = f"differs from {agent!r}, which the address says"
             raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
 
-        def replace(db: sqlite3.Connection) -> CatalogueEntry:
-            if db.execute(_ONE, (tenant, agent)).fetchone() is None:
+        async def replace(db: Transaction) -> CatalogueEntry:
+            if await db.one(_ONE, (tenant, agent)) is None:
                 if not make:
                     raise NotFound(f"there is no agent {agent!r}")
-                _check_room(db, tenant)
-            return _put(db, tenant, constitution)
+                await _check_room(db, tenant)
+            return await _put(db, tenant, constitution)
 
-        return await self._db.run(replace)
+        return await self._db.run(replace, tenant=tenant)
 
     async def delete(self, tenant: int, agent: str) -> None:
         """Raises `NotFound`. Running tasks continue."""
@@ -193,7 +195,7 @@ class Catalogue:
 
     async def store_inline(self, tenant: int, constitution: Constitution) -> CatalogueEntry:
         """Store an agent that comes with a request, for this request alone."""
-        return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True))
+        return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True), tenant=tenant)
 
     async def delete_unused(self, before: int, limit: int) -> int:
         """Delete versions that no stored request uses: inline ones from before a time, and those replaced before it. Returns
@@ -214,30 +216,30 @@ class Catalogue:
             raise InvalidParams(f"agent {agent!r} is {kind} and cannot be changed", fields=(("id", kind),))
 
 
-def _check_room(db: sqlite3.Connection, tenant: int) -> None:
-    if db.execute(_COUNT, (tenant,)).fetchone()[0] >= MAX_AGENTS:
+async def _check_room(db: Transaction, tenant: int) -> None:
+    if (await db.one(_COUNT, (tenant,)))[0] >= MAX_AGENTS:
         raise Conflict(f"a tenant has at most {MAX_AGENTS} agents: delete one first")
 
 
-def _keep(
-    db: sqlite3.Connection, tenant: int, constitution: Constitution, *, inline: bool = False
+async def _keep(
+    db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
 ) -> CatalogueEntry:
-    version = db.execute(_NEXT, (tenant, constitution.id)).fetchone()[0]
+    version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
     now = int(time.time())
     text = msgspec.json.encode(constitution).decode()
-    db.execute(_KEEP, (tenant, constitution.id, version, inline, text, now))
+    await db.change(_KEEP, (tenant, constitution.id, version, inline, text, now))
     return CatalogueEntry(
         id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
     )
 
 
-def _put(db: sqlite3.Connection, tenant: int, constitution: Constitution) -> CatalogueEntry:
-    stored = _keep(db, tenant, constitution)
-    db.execute(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
-    return _entry(db.execute(_ONE, (tenant, stored.id)).fetchone())
+async def _put(db: Transaction, tenant: int, constitution: Constitution) -> CatalogueEntry:
+    stored = await _keep(db, tenant, constitution)
+    await db.change(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
+    return _entry(await db.one(_ONE, (tenant, stored.id)))
 
 
-def _entry(row: sqlite3.Row) -> CatalogueEntry:
+def _entry(row: Row) -> CatalogueEntry:
     return CatalogueEntry(
         id=row["agent_id"],
         constitution=msgspec.json.decode(row["document"], type=Constitution),

@@ -423,12 +423,10 @@ class ConstitutionAgent:
         return None
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
-        if any(part.text is None and not pictures for part in request.message.parts):
-            raise ContentTypeNotSupported("this agent takes text only: text/plain")
-        if not pictures and not text_of(request.message).strip():
-            raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
-        return False
+        return check_message(request)
+
+    async def exists(self) -> bool:
+        return True
 
     async def roster(self) -> str:
         """The description of the agents that an orchestrator can ask."""
@@ -440,3 +438,13 @@ class ConstitutionAgent:
     async def work(self, turn: Turn) -> None:
         mail = turn.mail
         await ConstitutionTurn(self, turn, mail.metadata if mail.depth or mail.origin == NATIVE else {}).run()
+
+
+def check_message(request: SendMessage) -> bool:
+    """Check a message to a constitution. Raises `A2AError`. False: its answer is a task."""
+    pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
+    if any(part.text is None and not pictures for part in request.message.parts):
+        raise ContentTypeNotSupported("this agent takes text only: text/plain")
+    if not pictures and not text_of(request.message).strip():
+        raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
+    return False

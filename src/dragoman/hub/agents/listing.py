@@ -31,7 +31,7 @@ class HubSource:
                     found += await self._of_tenant(tenant)
             return found
         if viewer.exchange is None:
-            own = hub.tenants.current(int(viewer.tenant_key)) if viewer.tenant_key else None
+            own = await hub.tenants.current(int(viewer.tenant_key)) if viewer.tenant_key else None
             return () if own is None or own.disabled else await self._of_tenant(own)
         header = viewer.exchange.header(b"authorization")
         if not header:

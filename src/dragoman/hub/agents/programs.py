@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -22,7 +22,8 @@ from dragoman.engine.runner import Program
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.agents.catalogue import Catalogue, CatalogueEntry
-from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.agents.constitution import ID, TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.agents.constitution_agent import check_message
 from dragoman.hub.conversations.requests import Requests
 from dragoman.hub.metadata import AGENT_VERSION, VIA
 from dragoman.hub.models.model import Model, ModelError, ModelEvent, ModelTraits, Prompt, traits_of
@@ -66,8 +67,10 @@ class AgentPrograms:
         self._made: dict[tuple[int, CatalogueEntry], Program] = {}
 
     def find(self, scope: Scope) -> Program | None:
-        """The program for the tasks of a scope."""
-        if not scope.tenant.isdigit() or not self.catalogue.existed(int(scope.tenant), scope.agent):
+        """The program for the tasks of a scope; None if there cannot be such an agent."""
+        if not scope.tenant.isdigit() or not (
+            ID.fullmatch(scope.agent) or scope.agent in self.catalogue.code
+        ):
             return None
         return AgentProgram(self, int(scope.tenant), scope.agent)
 
@@ -101,15 +104,24 @@ class AgentProgram:
 
     def __init__(self, programs: AgentPrograms, tenant: int, agent: str) -> None:
         self._all, self._tenant, self.agent = programs, tenant, agent
+        self._found: CatalogueEntry | Agent | None = programs.catalogue.code.get(agent)
+        """The agent as it is now; `authorize` reads it."""
 
     @property
     def card(self) -> AgentCard:
-        return self._all.card(self._all.catalogue.find(self._tenant, self.agent), self.agent)
+        return self._all.card(self._found, self.agent)
 
-    @property
-    def authorize(self) -> Callable[[Call, Request], Awaitable[None]] | None:
-        code = self._all.catalogue.code.get(self.agent)
-        return None if code is None else code.authorize
+    async def exists(self) -> bool:
+        return await self._all.catalogue.existed(self._tenant, self.agent)
+
+    async def authorize(self, call: Call, request: Request) -> None:
+        """Raises `TaskNotFound` if there never was such an agent, and what an agent that is code raises."""
+        catalogue = self._all.catalogue
+        self._found = await catalogue.find(self._tenant, self.agent)
+        if self._found is None and not await catalogue.existed(self._tenant, self.agent):
+            raise TaskNotFound("", message="there is no such agent")
+        if isinstance(self._found, Agent) and self._found.authorize is not None:
+            await self._found.authorize(call, request)
 
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         code = self._all.catalogue.code.get(self.agent)
@@ -117,21 +129,16 @@ class AgentProgram:
         return None if card is None or code is None else self._all.hub_card(card, code)
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        tenant = self._all.tenants.current(self._tenant)
+        if isinstance(self._found, Agent):
+            return self._found.check_message(request, principal, first)
         version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
-        found: CatalogueEntry | Agent | None
-        if isinstance(version, int):
-            found = self._all.catalogue.version(self._tenant, self.agent, version)
-        else:
-            found = self._all.catalogue.find(self._tenant, self.agent)
-        if found is None or tenant is None:
+        if self._found is None and not isinstance(version, int):
             raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
-        program = found if isinstance(found, Agent) else self._all.made(tenant, found)
-        return program.check_message(request, principal, first)
+        return check_message(request)  # every version of a constitution takes the same messages
 
     async def work(self, turn: Turn) -> None:
         all = self._all
-        tenant = all.tenants.current(self._tenant)
+        tenant = await all.tenants.current(self._tenant)
         _, latest = record_of(turn).journal.snapshot.mails[
             -1
         ]  # the holder of the new token may continue an old task
@@ -181,10 +188,10 @@ class AgentProgram:
             return code
         version: Any = turn.first.metadata.get(AGENT_VERSION)
         if not isinstance(version, int):
-            found = catalogue.find(self._tenant, self.agent)
+            found = await catalogue.find(self._tenant, self.agent)
             now = found.version if isinstance(found, CatalogueEntry) else -1
             version = await turn.step("constitution", lambda: now)
-        entry = catalogue.version(self._tenant, self.agent, version)
+        entry = await catalogue.version(self._tenant, self.agent, version)
         return None if entry is None else self._all.made(tenant, entry)
 
 
@@ -206,23 +213,23 @@ class StoppableModel:
         self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        self._check()
+        await self._check()
         looked = time.monotonic()
         async with aclosing(cast(Any, self._model.respond(prompt))) as events:
             async for event in events:
                 if (now := time.monotonic()) - looked > _CHECK_SECONDS:
                     looked = now
-                    self._check()
+                    await self._check()
                 yield event
 
     def traits(self, name: str) -> ModelTraits:
         return traits_of(self._model, name)
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
         began = _tenant.get(None)
         if began is None:
             return
-        now = self._tenants.current(began.id)
+        now = await self._tenants.current(began.id)
         if now is None or now.disabled or now.generation != began.generation:
             raise ModelError("unauthorized", TENANT_STOPPED)
 

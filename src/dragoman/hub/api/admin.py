@@ -38,13 +38,13 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", one, "Get a tenant.")
     async def get(request: ApiRequest) -> Any:
-        return {"tenant": tenants.find(request.path["id"]).public}
+        return {"tenant": (await tenants.find(request.path["id"])).public}
 
     change_summary = "Disable a tenant, which stops what runs for it, or enable it; set its limits."
 
     @api.add("PATCH", one, change_summary, body=TenantChange)
     async def change(request: ApiRequest) -> Any:
-        tenant = tenants.find(request.path["id"])
+        tenant = await tenants.find(request.path["id"])
         body = await request.json(TenantChange)
         if body.max_concurrent is not UNSET or body.rate_per_min is not UNSET:
             most = tenant.max_running if body.max_concurrent is UNSET else body.max_concurrent
@@ -59,7 +59,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("POST", f"{one}/rotate-token", "Replace the token. What runs under the old one stops.")
     async def rotate(request: ApiRequest) -> Any:
-        tenant, token = await tenants.rotate(tenants.find(request.path["id"]))
+        tenant, token = await tenants.rotate(await tenants.find(request.path["id"]))
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
 

@@ -31,7 +31,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", one, "Get an agent.")
     async def get_agent(request: ApiRequest) -> Any:
-        found = catalogue.find(request.tenant.id, request.path["id"])
+        found = await catalogue.find(request.tenant.id, request.path["id"])
         if found is None:
             raise NotFound(f"there is no agent {request.path['id'][:80]!r}")
         return found.public if isinstance(found, CatalogueEntry) else _describe_code(found)
@@ -44,7 +44,7 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("PUT", one, "Replace or create an agent.", body=Constitution)
     async def put(request: ApiRequest) -> ApiResponse:
         id, tenant = request.path["id"], request.tenant.id
-        known = catalogue.find(tenant, id) is not None
+        known = await catalogue.find(tenant, id) is not None
         entry = await catalogue.replace(tenant, id, await request.json(dict[str, Any]), make=True)
         return ApiResponse(entry.public, 200 if known else 201)
 
@@ -61,7 +61,7 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("GET", f"{one}/versions/{{version}}", "Get one version of a constitution.")
     async def get_version(request: ApiRequest) -> Any:
         id, version = request.path["id"], request.path_id("version")
-        found = catalogue.version(request.tenant.id, id, version)
+        found = await catalogue.version(request.tenant.id, id, version)
         return must_exist(found, "version", request.path["version"]).public
 
     @api.add(

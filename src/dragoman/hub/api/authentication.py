@@ -45,7 +45,7 @@ class TokenAuthenticator:
 async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
     """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the log (with the path of the
     request) and to the audit."""
-    tenant = hub.tenants.by_token(bearer(header))
+    tenant = await hub.tenants.by_token(bearer(header))
     if tenant is None:
         error = Unauthenticated("missing or invalid bearer token")
         hub.record.refused("", error, path)

@@ -54,7 +54,7 @@ def routes(hub: Hub) -> list[Route]:
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")
             agent = constitution.id
-        elif hub.catalogue.find(request.tenant.id, agent or INDEX_ID) is None:
+        elif await hub.catalogue.find(request.tenant.id, agent or INDEX_ID) is None:
             raise NotFound(f"there is no agent {agent[:80]!r}")
         made = await conversations.create(
             request.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
@@ -71,7 +71,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", one, "Get a conversation.")
     async def get(request: ApiRequest) -> Any:
-        return conversations.find(request.tenant.id, request.path_id()).public
+        return (await conversations.find(request.tenant.id, request.path_id())).public
 
     @api.add("PATCH", one, "Change the title, or archive it.", body=ConversationChange)
     async def change(request: ApiRequest) -> Any:
@@ -82,7 +82,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("DELETE", one, "Delete it with its messages, files and todos.", status=204)
     async def delete(request: ApiRequest) -> None:
-        conversation = conversations.find(request.tenant.id, request.path_id())
+        conversation = await conversations.find(request.tenant.id, request.path_id())
         for id in await conversations.unanswered(conversation.id):
             await hub.cancel(request.tenant, id)
         await conversations.delete(request.tenant.id, conversation.id)
@@ -91,7 +91,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", f"{one}/messages", "List messages, oldest first.", query=filters)
     async def messages(request: ApiRequest) -> Any:
-        conversation = conversations.find(request.tenant.id, request.path_id())
+        conversation = await conversations.find(request.tenant.id, request.path_id())
         await hub.store_answers(request.tenant, conversation.id)
         after, limit = request.query_int("after_id"), request.query_int("limit", 200, 500)
         return page("messages", await conversations.messages(conversation.id, after=after, limit=limit))
@@ -100,7 +100,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("POST", f"{one}/messages", send_summary, body=NewRequest, streams=True)
     async def send_message(request: ApiRequest) -> None:
-        conversation = conversations.find(request.tenant.id, request.path_id())
+        conversation = await conversations.find(request.tenant.id, request.path_id())
         body = await request.json(NewRequest)
         if body.agent_def is None:
             body.agent_def = conversation.agent_def
@@ -116,14 +116,14 @@ def file_routes(hub: Hub) -> list[Route]:
     @api.add("POST", of, "Store a file, or replace the one at its path.", body=NewFile, status=201)
     async def put(request: ApiRequest) -> ApiResponse:
         tenant = request.tenant.id
-        conversation = hub.conversations.find(tenant, request.path_id())
+        conversation = await hub.conversations.find(tenant, request.path_id())
         body = await request.json(NewFile)
         stored = await artifacts.put(tenant, conversation.id, body.path, _content(body), body.mime_type)
         return ApiResponse(stored, 201 if stored.created else 200)
 
     @api.add("GET", of, "List the files of a conversation.")
     async def list_of(request: ApiRequest) -> Any:
-        conversation = hub.conversations.find(request.tenant.id, request.path_id())
+        conversation = await hub.conversations.find(request.tenant.id, request.path_id())
         return page("artifacts", await artifacts.list(request.tenant.id, conversation.id))
 
     @api.add("GET", "/v1/artifacts", "List all files, newest first.")

@@ -67,7 +67,7 @@ def routes(hub: Hub) -> list[Route]:
     async def add(request: ApiRequest) -> Any:
         body = await request.json(NewEntry)
         if body.conversation_id:
-            hub.conversations.find(request.tenant.id, body.conversation_id)
+            await hub.conversations.find(request.tenant.id, body.conversation_id)
         at = body.created_at
         return await memories.add(
             request.tenant.id,

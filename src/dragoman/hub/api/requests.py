@@ -115,7 +115,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     @api.add("GET", one, "Get the state of a request.")
     async def get_request(request: ApiRequest) -> Any:
-        found = hub.find(request.tenant, request.path["id"])
+        found = await hub.find(request.tenant, request.path["id"])
         return {"request": describe_request(found, await hub.snapshot(request.tenant, found))}
 
     since = {"since_seq": "Only events after this one."}
@@ -123,7 +123,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     @api.add("GET", f"{one}/events", follow_summary, query=since, streams=True)
     async def get_events(request: ApiRequest) -> ApiResponse | None:
-        found = hub.find(request.tenant, request.path["id"])
+        found = await hub.find(request.tenant, request.path["id"])
         await hub.snapshot(request.tenant, found)
         after = max(request.query_int("since_seq"), request.last_event_id or 0)
         if request.exchange.method == "HEAD":
@@ -192,7 +192,7 @@ async def start_request(
     if body.agent_def is not None:
         inline = hub.catalogue.read_inline(body.agent_def, name if name != INDEX_ID else "")
         name = inline.id
-    elif hub.catalogue.find(tenant.id, name) is None:
+    elif await hub.catalogue.find(tenant.id, name) is None:
         raise NotFound(f"there is no agent {name[:80]!r}")
     about = {"original": body.original_query, "channel": body.channel}
     if conversation is not None:

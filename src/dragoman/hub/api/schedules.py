@@ -74,7 +74,7 @@ def todo_routes(hub: Hub) -> list[Route]:
     async def add_todo(request: ApiRequest) -> Any:
         body, tenant = await request.json(NewTodo), request.tenant.id
         if body.conversation_id:
-            hub.conversations.find(tenant, body.conversation_id)
+            await hub.conversations.find(tenant, body.conversation_id)
         return await todos.add(tenant, body.subject, body.description, conversation=body.conversation_id)
 
     @api.add("GET", one, "Get a todo.")
@@ -111,10 +111,10 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             request.tenant.id,
             request.tenant.generation,
         )
-        if hub.catalogue.find(tenant, body.agent) is None:
+        if await hub.catalogue.find(tenant, body.agent) is None:
             raise NotFound(f"there is no agent {body.agent[:80]!r}")
         if body.conversation_id:
-            hub.conversations.find(tenant, body.conversation_id)
+            await hub.conversations.find(tenant, body.conversation_id)
         made, normalized = await schedules.add(
             tenant,
             body.agent,

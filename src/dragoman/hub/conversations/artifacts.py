@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
-import sqlite3
 import time
 import unicodedata
 
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Transaction
 
 FILE_LIMIT = 1 << 20
 CONVERSATION_LIMIT = 50 << 20
@@ -23,6 +22,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 """Categories of invisible characters."""
 _MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
 _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
+_DELETE = "delete from artifacts where tenant_id = ? and id = ?"
 
 
 class QuotaExceeded(A2AError):
@@ -100,39 +100,39 @@ class Artifacts:
             raise QuotaExceeded(f"{path} has {size} bytes; a file may have {of_file}")
         digest = hashlib.sha256(content).hexdigest()
 
-        def work(db: sqlite3.Connection) -> StoredFile:
-            if not db.execute(
+        async def work(db: Transaction) -> StoredFile:
+            if not await db.one(
                 "select 1 from conversations where id = ? and tenant_id = ?", (conversation, tenant)
-            ).fetchone():
+            ):
                 raise InvalidParams(f"there is no conversation {conversation}")
-            old = db.execute(
+            old = await db.one(
                 "select id, size from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
                 (tenant, conversation, path),
-            ).fetchone()
+            )
             more = size - (old["size"] if old else 0)
             for limit, where, values in (
                 (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
                 (of_tenant, "tenant_id = ?", (tenant,)),
             ):
-                used = db.execute(
-                    f"select coalesce(sum(size), 0) from artifacts where {where}", values
-                ).fetchone()[0]
+                used = (await db.one(f"select coalesce(sum(size), 0) from artifacts where {where}", values))[
+                    0
+                ]
                 if used + more > limit:
                     raise QuotaExceeded(f"no room for {path}: {used} of {limit} bytes are used")
-            db.execute(
+            await db.change(
                 "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, created_at, "
                 "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "
                 "set mime = excluded.mime, sha256 = excluded.sha256, size = excluded.size, content = excluded.content, "
                 "updated_at = excluded.updated_at",
                 (tenant, conversation, path, mime, digest, size, content, now, now),
             )
-            row = db.execute(
+            row = await db.one(
                 f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
                 (tenant, conversation, path),
-            ).fetchone()
+            )
             return StoredFile(**row, created=old is None)
 
-        return await self._db.run_once(once, work, StoredFile)
+        return await self._db.run_once(once, work, StoredFile, tenant=tenant)
 
     async def get(self, tenant: str | int, id: int) -> StoredFile | None:
         return await self._one("id = ?", (int(tenant), id))
@@ -165,13 +165,10 @@ class Artifacts:
     async def delete(self, tenant: str | int, id: int) -> bool:
         """False if there was none."""
 
-        def work(db: sqlite3.Connection) -> bool:
-            return (
-                db.execute("delete from artifacts where tenant_id = ? and id = ?", (int(tenant), id)).rowcount
-                > 0
-            )
+        async def work(db: Transaction) -> bool:
+            return await db.change(_DELETE, (int(tenant), id)) > 0
 
-        return await self._db.run(work)
+        return await self._db.run(work, tenant=int(tenant))
 
     async def _one(self, where: str, values: tuple[object, ...]) -> StoredFile | None:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"

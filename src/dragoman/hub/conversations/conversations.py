@@ -6,15 +6,14 @@ or next reads the conversation, so neither a crash nor a disconnected client los
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, MissingReference, Row, Transaction
 from dragoman.hub.errors import NotFound
 
 MAX_REPLAYED_MESSAGES = 100
@@ -31,7 +30,7 @@ order by updated_at desc, id desc limit ?
 """
 _NEW = """
 insert into conversations (tenant_id, title, agent_id, agent_def, created_at, updated_at)
-values (?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?) returning id
 """
 _CHANGE = """
 update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
@@ -40,8 +39,9 @@ where tenant_id = ? and id = ?
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
 _SAY = """
-insert or ignore into messages
+insert into messages
 (conversation_id, role, content, input_tokens, output_tokens, created_at, request_id) values (?, ?, ?, ?, ?, ?, ?)
+on conflict do nothing
 """
 _SETTLE = "update messages set settled = 1 where request_id = ? and role = 'user'"
 _UNSAY = "delete from messages where request_id = ? and role = 'user'"
@@ -54,14 +54,21 @@ select distinct tenant_id, conversation_id from messages join conversations on c
 where messages.created_at < ? and role = 'user' and settled = 0 limit ?
 """
 _MESSAGES = """
-select id, conversation_id, role, content, input_tokens, output_tokens, created_at, request_id
-from messages where conversation_id = ? and id > ? order by id limit ?
+select id, conversation_id, role, content, input_tokens, output_tokens, created_at, request_id from (
+    select *, sum(length(content)) over (order by id) as characters, row_number() over (order by id) as place
+    from (select * from messages where conversation_id = ? and id > ? order by id limit ?) as page
+) as counted where characters <= ? or place = 1 order by id
 """
 _BEFORE = """
-select messages.id, role, content from messages join conversations on conversations.id = conversation_id
-where conversation_id = ? and messages.id > summed_up_to
-and messages.id < (select id from messages where request_id = ? and role = 'user')
-order by messages.id desc limit ?
+select id, role, content from (
+    select *, sum(length(content)) over (order by id desc) as characters, row_number() over (order by id desc) as place
+    from (
+        select messages.id, role, content from messages join conversations on conversations.id = conversation_id
+        where conversation_id = ? and messages.id > summed_up_to
+        and messages.id < (select id from messages where request_id = ? and role = 'user')
+        order by messages.id desc limit ?
+    ) as page
+) as counted where characters <= ? or place = 1 order by id
 """
 _SUMMARY = "select summary from conversations where id = ?"
 _SUM_UP = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
@@ -104,15 +111,15 @@ class Conversations:
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
 
-        def create(db: sqlite3.Connection) -> Conversation:
-            id = db.execute(_NEW, (tenant, title, agent, text, now, now)).lastrowid
-            return _conversation(db.execute(_ONE, (tenant, id)).fetchone())
+        async def create(db: Transaction) -> Conversation:
+            row = await db.one(_NEW, (tenant, title, agent, text, now, now))
+            return _conversation(await db.one(_ONE, (tenant, row["id"])))
 
-        return await self._db.run(create)
+        return await self._db.run(create, tenant=tenant)
 
-    def find(self, tenant: int, id: int) -> Conversation:
+    async def find(self, tenant: int, id: int) -> Conversation:
         """Raises `NotFound`."""
-        row = self._db.look_up(_ONE, (tenant, id))
+        row = await self._db.look_up(_ONE, (tenant, id))
         if row is None:
             raise NotFound(f"there is no conversation {id}")
         return _conversation(row)
@@ -129,7 +136,7 @@ class Conversations:
         """None leaves a field as it is. Raises `NotFound`."""
         values = (title, archived, int(time.time()), tenant, id)
         await self._db.change(_CHANGE, values)
-        return self.find(tenant, id)
+        return await self.find(tenant, id)
 
     async def delete(self, tenant: int, id: int) -> None:
         """With its messages, files and todos. Raises `NotFound`."""
@@ -142,13 +149,13 @@ class Conversations:
         """Store a user's message before its request starts. Raises `NotFound`."""
         now = int(time.time())
 
-        def say(db: sqlite3.Connection) -> None:
-            db.execute(_SAY, (conversation, "user", text, 0, 0, now, request))
-            db.execute(_TOUCH, (now, conversation))
+        async def say(db: Transaction) -> None:
+            await db.change(_SAY, (conversation, "user", text, 0, 0, now, request))
+            await db.change(_TOUCH, (now, conversation))
 
         try:
             await self._db.run(say)
-        except sqlite3.IntegrityError:  # the conversation was deleted
+        except MissingReference:  # the conversation was deleted
             raise NotFound(f"there is no conversation {conversation}") from None
 
     async def remove_question(self, request: str) -> None:
@@ -161,11 +168,11 @@ class Conversations:
         """Store the answer to a request, once; None: it has none."""
         now = int(time.time())
 
-        def say(db: sqlite3.Connection) -> None:
+        async def say(db: Transaction) -> None:
             if text is not None:
-                db.execute(_SAY, (conversation, "assistant", text, read, written, now, request))
-                db.execute(_TOUCH, (now, conversation))
-            db.execute(_SETTLE, (request,))
+                await db.change(_SAY, (conversation, "assistant", text, read, written, now, request))
+                await db.change(_TOUCH, (now, conversation))
+            await db.change(_SETTLE, (request,))
 
         await self._db.run(say)
 
@@ -184,22 +191,18 @@ class Conversations:
     ) -> Sequence[dict[str, Any]]:
         """Oldest first, up to `limit` and `MAX_CHARACTERS`."""
 
-        def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
-            return [dict(row) for row in _in_bounds(db.execute(_MESSAGES, (conversation, after, limit)))]
-
-        return await self._db.read(read)
+        rows = await self._db.all(_MESSAGES, (conversation, after, limit, MAX_CHARACTERS))
+        return [dict(row) for row in rows]
 
     async def before(
         self, conversation: int, request: str, limit: int = MAX_REPLAYED_MESSAGES
     ) -> tuple[str, Sequence[EarlierMessage]]:
         """The messages before a request: a summary of old ones, and the rest, oldest first."""
 
-        def before(db: sqlite3.Connection) -> tuple[str, Sequence[EarlierMessage]]:
-            rows = list(_in_bounds(db.execute(_BEFORE, (conversation, request, limit))))
-            summary = db.execute(_SUMMARY, (conversation,)).fetchone()
-            return summary["summary"] if summary is not None else "", [
-                EarlierMessage(**row) for row in reversed(rows)
-            ]
+        async def before(db: Transaction) -> tuple[str, Sequence[EarlierMessage]]:
+            rows = await db.all(_BEFORE, (conversation, request, limit, MAX_CHARACTERS))
+            summary = await db.one(_SUMMARY, (conversation,))
+            return summary["summary"] if summary is not None else "", [EarlierMessage(**row) for row in rows]
 
         return await self._db.read(before)
 
@@ -208,17 +211,7 @@ class Conversations:
         await self._db.change(_SUM_UP, (summary, last, conversation, last))
 
 
-def _in_bounds(rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
-    """The first rows with at most `MAX_CHARACTERS` of content together."""
-    room = MAX_CHARACTERS
-    for row in rows:
-        if room < MAX_CHARACTERS and len(row["content"]) > room:
-            return
-        room -= len(row["content"])
-        yield row
-
-
-def _conversation(row: sqlite3.Row) -> Conversation:
+def _conversation(row: Row) -> Conversation:
     values = dict(row)
     values["archived"] = bool(values["archived"])
     values["agent_def"] = msgspec.json.decode(values["agent_def"]) if values["agent_def"] else None

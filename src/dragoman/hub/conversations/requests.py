@@ -6,17 +6,16 @@ starts, so a repetition after a crash, or during the first request, gets the sam
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Row, Transaction
 
 _NOTE = """
-insert or ignore into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
-values (?, ?, ?, ?, ?, ?, ?)
+insert into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
+values (?, ?, ?, ?, ?, ?, ?) on conflict do nothing
 """
 _FIELDS = "request_id, agent_id, conversation_id, via, started_at"
 _ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ? order by n limit 1"
@@ -62,10 +61,10 @@ class Requests:
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.change(_NOTE, values)
 
-    def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
+    async def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, of `agent` or of the first agent with that id."""
         query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
-        row = self._db.look_up(query, values)
+        row = await self._db.look_up(query, values)
         return None if row is None else _request(row)
 
     async def list(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
@@ -84,21 +83,24 @@ class Requests:
         """Delete requests whose task is gone: (tenant, id, agent)."""
         ids = [(tenant, request) for tenant, request, _ in gone]
 
-        def forget(db: sqlite3.Connection) -> None:
-            db.executemany(_FORGET, gone)
-            db.executemany(_FORGET_KEY, ids)
-            db.executemany(_FORGO, ids)
+        async def forget(db: Transaction) -> None:
+            await db.change_many(_FORGET, gone)
+            await db.change_many(_FORGET_KEY, ids)
+            await db.change_many(_FORGO, ids)
 
         await self._db.run(forget)
 
 
-def _request(row: sqlite3.Row) -> StoredRequest:
+def _request(row: Row) -> StoredRequest:
     return StoredRequest(**{name: row[name] for name in StoredRequest.__struct_fields__})
 
 
 _DROP_KEYS = "delete from idempotency_keys where at <= ?"
 _FIND_KEY = "select request_id from idempotency_keys where tenant_id = ? and key = ?"
-_PUT_KEY = "insert or replace into idempotency_keys (tenant_id, key, request_id, at) values (?, ?, ?, ?)"
+_PUT_KEY = """
+insert into idempotency_keys (tenant_id, key, request_id, at) values (?, ?, ?, ?)
+on conflict (tenant_id, key) do update set request_id = excluded.request_id, at = excluded.at
+"""
 
 
 class IdempotencyKeys:
@@ -111,15 +113,15 @@ class IdempotencyKeys:
         """The request that a key stands for: `request`, or an earlier one."""
         now = self._clock()
 
-        def claim(db: sqlite3.Connection) -> str:
-            db.execute(_DROP_KEYS, (int(now - self._seconds),))
-            known = db.execute(_FIND_KEY, (tenant, key)).fetchone()
+        async def claim(db: Transaction) -> str:
+            await db.change(_DROP_KEYS, (int(now - self._seconds),))
+            known = await db.one(_FIND_KEY, (tenant, key))
             if known is not None:
                 return str(known["request_id"])
-            db.execute(_PUT_KEY, (tenant, key, request, int(now)))
+            await db.change(_PUT_KEY, (tenant, key, request, int(now)))
             return request
 
-        return await self._db.run(claim)
+        return await self._db.run(claim, tenant=tenant)
 
     async def renew(self, tenant: int, key: str, request: str) -> None:
         """Let a key stand for another request, because the earlier one is gone."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable
 
 from dragoman.engine.protocols import Store
@@ -50,7 +49,7 @@ class Retention:
 
     async def _settle(self, before: int) -> None:
         for tenant, conversation in await self._hub.conversations.with_unanswered(before, BATCH):
-            if (known := self._hub.tenants.current(tenant)) is not None:
+            if (known := await self._hub.tenants.current(tenant)) is not None:
                 await self._hub.store_answers(known, conversation)
 
     async def _requests(self, before: int) -> int:
@@ -60,7 +59,7 @@ class Retention:
         gone = []
         for _, tenant, asked in old:
             try:
-                if (known := hub.tenants.current(tenant)) is not None:
+                if (known := await hub.tenants.current(tenant)) is not None:
                     await hub.snapshot(known, asked)
             except NotFound:
                 gone.append((tenant, asked.request_id, asked.agent_id))
@@ -72,6 +71,6 @@ class Retention:
     async def _work(self) -> None:
         while True:
             more = False
-            with keep_going(log, "deleting old requests", A2AError, sqlite3.Error):
+            with keep_going(log, "deleting old requests", A2AError):
                 more = await self.delete_batch()
             await asyncio.sleep(0.05 if more else CHECK_SECONDS)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Transaction
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")
@@ -40,15 +39,15 @@ class Todos:
         subject, now = subject.strip(), int(time.time())
         _check(subject, description)
 
-        def work(db: sqlite3.Connection) -> Todo:
-            id = db.execute(
+        async def work(db: Transaction) -> Todo:
+            row = await db.one(
                 "insert into todos (tenant_id, conversation_id, subject, description, created_at, updated_at) "
-                "values (?, ?, ?, ?, ?, ?)",
+                "values (?, ?, ?, ?, ?, ?) returning *",
                 (int(tenant), conversation, subject, description, now, now),
-            ).lastrowid
-            return Todo(**db.execute("select * from todos where id = ?", (id,)).fetchone())
+            )
+            return Todo(**row)
 
-        return await self._db.run_once(once, work, Todo)
+        return await self._db.run_once(once, work, Todo, tenant=int(tenant))
 
     async def list(
         self,
@@ -59,11 +58,13 @@ class Todos:
         limit: int = 100,
     ) -> Sequence[Todo]:
         """Todos of a conversation and of none, oldest first; None: of all conversations."""
-        where = "tenant_id = ? and (? is null or conversation_id in (0, ?))"
+        where, values = "tenant_id = ?", [int(tenant)]
+        if conversation is not None:
+            where, values = f"{where} and conversation_id in (0, ?)", [*values, conversation]
         marks = ", ".join("?" * len(states))
-        values = (int(tenant), conversation, conversation, *states, limit)
         rows = await self._db.all(
-            f"select * from todos where {where} and state in ({marks}) order by id limit ?", values
+            f"select * from todos where {where} and state in ({marks}) order by id limit ?",
+            (*values, *states, limit),
         )
         return [Todo(**row) for row in rows]
 
@@ -87,15 +88,15 @@ class Todos:
         subject = None if subject is None else subject.strip()
         _check("there" if subject is None else subject, description or "")
 
-        def work(db: sqlite3.Connection) -> Todo | None:
-            row = db.execute(
+        async def work(db: Transaction) -> Todo | None:
+            row = await db.one(
                 "update todos set state = coalesce(?, state), subject = coalesce(?, subject), "
                 "description = coalesce(?, description), updated_at = ? where tenant_id = ? and id = ? returning *",
                 (state, subject, description, int(time.time()), int(tenant), id),
-            ).fetchone()
+            )
             return None if row is None else Todo(**row)
 
-        return await self._db.run_once(once, work, Todo | None)
+        return await self._db.run_once(once, work, Todo | None, tenant=int(tenant))
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         return (

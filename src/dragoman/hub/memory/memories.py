@@ -6,13 +6,12 @@ entries. `once` is the key of a write that may be repeated after a crash (`Datab
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Transaction
 from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch, Relation, entry_of, recall
 
 CONTENT_LIMIT = 64 * 1024
@@ -56,9 +55,9 @@ class Memories:
         check(type, title, content, source, tags)
         tenant, now = int(tenant), int(time.time())
 
-        def work(db: sqlite3.Connection) -> MemoryEntry:
-            _artifact(db, tenant, artifact_id)
-            entry = db.execute(
+        async def work(db: Transaction) -> MemoryEntry:
+            await _artifact(db, tenant, artifact_id)
+            entry = await db.one(
                 "insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, "
                 "valid_from, created_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *",
                 (
@@ -74,13 +73,13 @@ class Memories:
                     at or now,
                     at or now,
                 ),
-            ).fetchone()
+            )
             for old in supersedes:
-                if not _supersede(db, tenant, entry["id"], old, now):
+                if not await _supersede(db, tenant, entry["id"], old, now):
                     raise InvalidParams(f"there is no entry #{old} to supersede")
             return entry_of(entry)
 
-        return await self._db.run_once(once, work, MemoryEntry)
+        return await self._db.run_once(once, work, MemoryEntry, tenant=tenant)
 
     async def get(self, tenant: str | int, id: int) -> MemoryEntry | None:
         row = await self._db.one("select * from memories where tenant_id = ? and id = ?", (int(tenant), id))
@@ -107,8 +106,8 @@ class Memories:
             where.append(f"type in ({', '.join('?' * len(types))})")
             values += types
         if tag:
-            where.append("instr(lower(char(10) || tags || char(10)), lower(?)) > 0")
-            values.append(f"\n{tag}\n")
+            where.append("replace(lower(? || tags || ?), lower(?), '') <> lower(? || tags || ?)")
+            values += ["\n", "\n", f"\n{tag}\n", "\n", "\n"]
         if before is not None:
             where.append("updated_at < ?")
             values.append(before)
@@ -133,31 +132,25 @@ class Memories:
         check(new["type"], new["title"], new["content"], new["source"], new["tags"])
         new["tags"] = "\n".join(new["tags"])
 
-        def work(db: sqlite3.Connection) -> MemoryEntry | None:
-            _artifact(db, int(tenant), new["artifact_id"])
-            row = db.execute(
+        async def work(db: Transaction) -> MemoryEntry | None:
+            await _artifact(db, int(tenant), new["artifact_id"])
+            row = await db.one(
                 f"update memories set {', '.join(f'{name} = ?' for name in new)}, updated_at = ? "
                 "where tenant_id = ? and id = ? returning *",
                 (*new.values(), int(time.time()), int(tenant), id),
-            ).fetchone()
+            )
             return None if row is None else entry_of(row)
 
-        return await self._db.run(work)
+        return await self._db.run(work, tenant=int(tenant))
 
     async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
         """End an entry. False if there is no valid one."""
         now = int(time.time())
-        return await self._db.run_once(
-            once,
-            lambda db: (
-                db.execute(
-                    "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and valid_to is null",
-                    (now, now, int(tenant), id),
-                ).rowcount
-                > 0
-            ),
-            bool,
-        )
+
+        async def work(db: Transaction) -> bool:
+            return await db.change(_END, (now, now, int(tenant), id)) > 0
+
+        return await self._db.run_once(once, work, bool, tenant=int(tenant))
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         return (
@@ -179,7 +172,10 @@ class Memories:
     ) -> Relation:
         """Raises `InvalidParams`, and `RelationExists`."""
         return await self._db.run_once(
-            once, lambda db: _relate(db, int(tenant), source, relation, target), Relation
+            once,
+            lambda db: _relate(db, int(tenant), source, relation, target),
+            Relation,
+            tenant=int(tenant),
         )
 
     async def relations(
@@ -190,7 +186,7 @@ class Memories:
         source: int | None = None,
         target: int | None = None,
         relation: str | None = None,
-        limit: int = -1,
+        limit: int = 2**62,
     ) -> Sequence[Relation]:
         """Relations, filtered by entry (both directions), source, target or kind."""
         wanted = {
@@ -218,13 +214,13 @@ class Memories:
     ) -> Sequence[tuple[int, MemoryEntry]]:
         """Related entries with their distance, nearest first."""
 
-        def look(db: sqlite3.Connection) -> list[tuple[int, MemoryEntry]]:
+        async def look(db: Transaction) -> list[tuple[int, MemoryEntry]]:
             found: dict[int, int] = {id: 0}
             edge = [id]
             for distance in range(1, depth + 1):
                 near: list[int] = []
                 for entry in edge:
-                    for (other,) in db.execute(_NEIGHBOURS, (int(tenant), entry)):
+                    for (other,) in await db.all(_NEIGHBOURS, (int(tenant), entry)):
                         if len(found) > limit:
                             break
                         if other not in found:
@@ -232,7 +228,7 @@ class Memories:
                             near.append(other)
                 edge = near
             one = "select * from memories where tenant_id = ? and id = ?"
-            rows = [(n, db.execute(one, (int(tenant), other)).fetchone()) for other, n in found.items() if n]
+            rows = [(n, await db.one(one, (int(tenant), other))) for other, n in found.items() if n]
             return [(distance, entry_of(row)) for distance, row in rows if row is not None]
 
         return await self._db.read(look)
@@ -244,6 +240,7 @@ where tenant_id = ?1 and (source_id = ?2 or target_id = ?2) order by id
 """
 
 
+_END = "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and valid_to is null"
 _CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")
 
 
@@ -264,42 +261,39 @@ def check(type: str, title: str, content: str, source: str, tags: Sequence[str])
         raise InvalidParams("; ".join(f"{field} {why}" for field, why in wrong), fields=wrong)
 
 
-def _artifact(db: sqlite3.Connection, tenant: int, artifact: int | None) -> None:
-    if (
-        artifact is not None
-        and not db.execute(
-            "select 1 from artifacts where tenant_id = ? and id = ?", (tenant, artifact)
-        ).fetchone()
+async def _artifact(db: Transaction, tenant: int, artifact: int | None) -> None:
+    if artifact is not None and not await db.one(
+        "select 1 from artifacts where tenant_id = ? and id = ?", (tenant, artifact)
     ):
         raise InvalidParams(f"there is no artifact #{artifact}", fields=(("artifact_id", "is unknown"),))
 
 
-def _supersede(db: sqlite3.Connection, tenant: int, new: int, old: int, now: int) -> bool:
-    ended = db.execute(
+async def _supersede(db: Transaction, tenant: int, new: int, old: int, now: int) -> bool:
+    ended = await db.change(
         "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and id != ? and valid_to is null",
         (now, now, tenant, old, new),
     )
-    if ended.rowcount:
-        _relate(db, tenant, new, "supersedes", old)
-    return bool(ended.rowcount)
+    if ended:
+        await _relate(db, tenant, new, "supersedes", old)
+    return bool(ended)
 
 
-def _relate(db: sqlite3.Connection, tenant: int, source: int, relation: str, target: int) -> Relation:
+async def _relate(db: Transaction, tenant: int, source: int, relation: str, target: int) -> Relation:
     if relation not in RELATIONS:
         raise InvalidParams(f"a relation is one of {', '.join(RELATIONS)}")
     if source == target:
         raise InvalidParams("an entry does not relate to itself")
     for id in (source, target):
-        if not db.execute("select 1 from memories where tenant_id = ? and id = ?", (tenant, id)).fetchone():
+        if not await db.one("select 1 from memories where tenant_id = ? and id = ?", (tenant, id)):
             raise InvalidParams(f"there is no entry #{id}")
-    known = db.execute(
+    known = await db.one(
         "select id from relations where source_id = ? and target_id = ? and relation = ?",
         (source, target, relation),
-    ).fetchone()
+    )
     if known is not None:
         raise RelationExists(known["id"])
-    row = db.execute(
+    row = await db.one(
         "insert into relations (tenant_id, source_id, target_id, relation, created_at) values (?, ?, ?, ?, ?) returning *",
         (tenant, source, target, relation, int(time.time())),
-    ).fetchone()
+    )
     return Relation(**row)

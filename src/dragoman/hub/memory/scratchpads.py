@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Transaction
 from dragoman.model.ids import timestamp
 
 MAX_BYTES = 4 << 20
@@ -30,34 +29,34 @@ class Scratchpads:
     async def add(self, tenant: str | int, scope: str, text: str, *, once: str = "") -> None:
         """Add a line with the time. Raises `InvalidParams` if the scratchpad is full."""
         line = f"[{timestamp()}] {text}\n"
+        size = len(line.encode())
 
-        def work(db: sqlite3.Connection) -> None:
-            row = db.execute(
-                "select length(cast(content as blob)) from scratchpads where tenant_id = ? and scope = ?",
+        async def work(db: Transaction) -> None:
+            row = await db.one(
+                "select size from scratchpads where tenant_id = ? and scope = ?",
                 (int(tenant), scope),
-            ).fetchone()
-            if (row[0] if row else 0) + len(line.encode()) > MAX_BYTES:
+            )
+            if (row["size"] if row else 0) + size > MAX_BYTES:
                 raise InvalidParams(f"the scratchpad is full ({MAX_BYTES} bytes): clear it first")
-            db.execute(
-                "insert into scratchpads (tenant_id, scope, content, updated_at) values (?, ?, ?, ?) "
-                "on conflict (tenant_id, scope) do update set content = content || excluded.content, "
-                "updated_at = excluded.updated_at",
-                (int(tenant), scope, line, int(time.time())),
+            await db.change(
+                "insert into scratchpads (tenant_id, scope, content, size, updated_at) values (?, ?, ?, ?, ?) "
+                "on conflict (tenant_id, scope) do update set content = scratchpads.content || excluded.content, "
+                "size = scratchpads.size + excluded.size, updated_at = excluded.updated_at",
+                (int(tenant), scope, line, size, int(time.time())),
             )
 
-        await self._db.run_once(once, work, None)
+        await self._db.run_once(once, work, None, tenant=int(tenant))
 
     async def clear(self, tenant: str | int, scope: str, *, once: str = "") -> None:
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope))
+        async def work(db: Transaction) -> None:
+            await db.change("delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope))
 
-        await self._db.run_once(once, work, None)
+        await self._db.run_once(once, work, None, tenant=int(tenant))
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
         """All scratchpads: (scope, bytes, updated_at)."""
         rows = await self._db.all(
-            "select scope, length(cast(content as blob)) as size, updated_at from scratchpads where tenant_id = ? "
-            "order by scope",
+            "select scope, size, updated_at from scratchpads where tenant_id = ? order by scope",
             (int(tenant),),
         )
         return [(row["scope"], row["size"], row["updated_at"]) for row in rows]

@@ -8,13 +8,13 @@ fused by rank.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import Memory as Ranking
+from dragoman.hub.database import Row, Transaction
 
 TYPES = ("user", "feedback", "project", "reference", "learning", "context")
 RELATIONS = ("relates_to", "refines", "contradicts", "supersedes", "supports")
@@ -45,7 +45,7 @@ class Relation(Struct, frozen=True, kw_only=True):
     created_at: int = 0
 
 
-def entry_of(row: sqlite3.Row) -> MemoryEntry:
+def entry_of(row: Row) -> MemoryEntry:
     values = {name: row[name] for name in MemoryEntry.__struct_fields__}
     values["tags"] = tuple(tag for tag in row["tags"].split("\n") if tag)
     return MemoryEntry(**values)
@@ -76,12 +76,7 @@ MAX_QUERY = 64 * 1024
 _RRF_CONSTANT = 60
 _IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
 _DAY = 86_400
-_SEARCH = """
-select m.*, bm25(memory_words, 10.0, 4.0, 8.0, 2.0) as score from memory_words
-join memories m on m.id = memory_words.rowid
-where memory_words match ? and m.tenant_id = ? and m.valid_from <= ? and (m.valid_to is null or m.valid_to > ?) {more}
-order by score limit ?
-"""
+_VALID = "m.tenant_id = ? and m.valid_from <= ? and (m.valid_to is null or m.valid_to > ?)"
 
 
 class MemorySearch(Struct, frozen=True, kw_only=True):
@@ -101,20 +96,19 @@ class MemorySearch(Struct, frozen=True, kw_only=True):
     limit: int = 20
 
 
-def recall(db: sqlite3.Connection, tenant: int, search: MemorySearch, moment: int) -> Sequence[MemoryEntry]:
+async def recall(db: Transaction, tenant: int, search: MemorySearch, moment: int) -> Sequence[MemoryEntry]:
     """The entries that were valid at `moment` and match the query, best first."""
     if not (words := _words(search.query[:MAX_QUERY])):
         return []
-    match = _match(words)
     types = frozenset(search.types or (_types_for(words) if search.ranking.intent_routing else ()))
     tags = {*words, search.tag.lower()}
 
-    def found(more: str, *values: Any) -> Sequence[MemoryEntry]:
+    async def found(more: str, *values: Any) -> Sequence[MemoryEntry]:
         if search.source:
             more += f" and m.source = ? and m.type in ({', '.join('?' * len(search.types))})"
             values = (*values, search.source, *search.types)
-        limits = (match, tenant, moment, moment, *values, search.limit * 3)
-        rows = db.execute(_SEARCH.format(more=more), limits).fetchall()
+        limits = (tenant, moment, moment, *values)
+        rows = await db.search_memories(words, f"{_VALID} {more}", limits, search.limit * 3)
         scores = {
             entry: row["score"] * _boost(entry, words, types, tags) * _age(entry, moment, search.ranking)
             for row in rows
@@ -124,10 +118,11 @@ def recall(db: sqlite3.Connection, tenant: int, search: MemorySearch, moment: in
 
     here = search.conversation
     if not here:
-        return fuse([(_IN_TENANT, found(""))], search.limit)
-    around = found("") if search.wide else found("and m.conversation_id in (0, ?)", here)
+        return fuse([(_IN_TENANT, await found(""))], search.limit)
+    around = await found("") if search.wide else await found("and m.conversation_id in (0, ?)", here)
     return fuse(
-        [(_IN_TENANT, around), (_IN_CONVERSATION, found("and m.conversation_id = ?", here))], search.limit
+        [(_IN_TENANT, around), (_IN_CONVERSATION, await found("and m.conversation_id = ?", here))],
+        search.limit,
     )
 
 
@@ -146,15 +141,6 @@ def fuse(rankings: Sequence[tuple[float, Sequence[MemoryEntry]]], limit: int) ->
 def _words(query: str) -> list[str]:
     words = [word.lower() for word in re.findall(r"\w+", query)]
     return [word for word in words if word not in _STOP_WORDS][:32] or words[:32]
-
-
-def _match(words: list[str]) -> str:
-    """The FTS expression: the phrase, the words near each other, or any of them."""
-    quoted = [f'"{word}"' for word in words]
-    ways = [" OR ".join(quoted)]
-    if 2 <= len(words) <= 6:
-        ways = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *ways]
-    return " OR ".join(ways)
 
 
 def _types_for(words: list[str]) -> list[str]:

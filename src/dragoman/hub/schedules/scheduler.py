@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from functools import partial
@@ -64,7 +63,7 @@ class Scheduler:
             with suppress(TimeoutError):  # another process does not wake this one
                 async with asyncio.timeout(CHECK_SECONDS):
                     await changed.wait()
-            now = self._hub.tenants.current(tenant.id)
+            now = await self._hub.tenants.current(tenant.id)
             if now is None or now.disabled or now.generation != tenant.generation:
                 return
 
@@ -75,12 +74,12 @@ class Scheduler:
 
     async def _log_errors(self, work: Awaitable[None]) -> None:
         """Log an error and continue: one failure must not stop the others."""
-        with keep_going(log, "running schedules", A2AError, sqlite3.Error):
+        with keep_going(log, "running schedules", A2AError):
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
-        tenant = self._hub.tenants.current(schedule.tenant_id)
-        if tenant is None or not self._exists(schedule):
+        tenant = await self._hub.tenants.current(schedule.tenant_id)
+        if tenant is None or not await self._exists(schedule):
             await self.schedules.set_status(schedule.tenant_id, schedule.id, PAUSED)
             log.warning("schedule %d is paused: %s", schedule.id, _GONE)
             return
@@ -89,13 +88,13 @@ class Scheduler:
             self._wake()
             await self._ask(tenant, schedule, run)
 
-    def _exists(self, schedule: Schedule) -> bool:
+    async def _exists(self, schedule: Schedule) -> bool:
         try:
             if schedule.conversation_id:
-                self._hub.conversations.find(schedule.tenant_id, schedule.conversation_id)
+                await self._hub.conversations.find(schedule.tenant_id, schedule.conversation_id)
         except NotFound:
             return False
-        return self._hub.catalogue.find(schedule.tenant_id, schedule.agent_id) is not None
+        return await self._hub.catalogue.find(schedule.tenant_id, schedule.agent_id) is not None
 
     async def _ask(self, tenant: Tenant, schedule: Schedule, run: ScheduledRun) -> None:
         try:
@@ -115,20 +114,20 @@ class Scheduler:
 
     async def _follow(self, run: ScheduledRun) -> None:
         """End a run whose request has ended; start the request of a run that has none."""
-        tenant = self._hub.tenants.current(run.tenant_id)
+        tenant = await self._hub.tenants.current(run.tenant_id)
         schedule = await self.schedules.get(run.tenant_id, run.task_id)
         if tenant is None or schedule is None:
             return
         if not run.request_id:
             if schedule.generation != tenant.generation:
                 await self._end(run, error=TENANT_STOPPED)
-            elif self._exists(schedule):
+            elif await self._exists(schedule):
                 await self._ask(tenant, schedule, run)
             else:
                 await self._end(run, error=_GONE)
             return
         try:
-            snapshot = await self._hub.snapshot(tenant, self._hub.find(tenant, run.request_id))
+            snapshot = await self._hub.snapshot(tenant, await self._hub.find(tenant, run.request_id))
         except NotFound:
             await self._end(run, error="its request is gone")
             return

@@ -6,7 +6,6 @@ finds a run without a request, and starts the request then.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.schedules import natural_dates
 
 MAX_SCHEDULES = 200
@@ -155,15 +154,15 @@ class Schedules:
         first = int(when.first.timestamp())
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
 
-        def add(db: sqlite3.Connection) -> Schedule:
-            now_valid = _current(db, int(tenant), generation)
-            if db.execute(_COUNT, (int(tenant),)).fetchone()[0] >= MAX_SCHEDULES:
+        async def add(db: Transaction) -> Schedule:
+            now_valid = await _current(db, int(tenant), generation)
+            if (await db.one(_COUNT, (int(tenant),)))[0] >= MAX_SCHEDULES:
                 raise InvalidParams(f"a tenant has at most {MAX_SCHEDULES} schedules: delete one first")
             what = (int(tenant), agent, conversation, message, phrase.strip()[:200], when.kind)
             values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
-            return Schedule(**db.execute(_ADD, values).fetchone())
+            return Schedule(**await db.one(_ADD, values))
 
-        return await self._db.run_once(once, add, Schedule), when.normalized
+        return await self._db.run_once(once, add, Schedule, tenant=int(tenant)), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
         """The latest changed first."""
@@ -188,21 +187,21 @@ class Schedules:
         now = int(self._clock())
         due = known.after(self.now) if status == ACTIVE and known.next_fire_at <= now else known.next_fire_at
 
-        def mark(db: sqlite3.Connection) -> sqlite3.Row | None:
-            valid = _current(db, int(tenant), generation)
-            row: sqlite3.Row | None = db.execute(
-                _SET_STATUS, (status, due, now, valid, int(tenant), id)
-            ).fetchone()
+        async def mark(db: Transaction) -> Row | None:
+            valid = await _current(db, int(tenant), generation)
+            row: Row | None = await db.one(_SET_STATUS, (status, due, now, valid, int(tenant), id))
             return row
 
-        row = await self._db.run(mark)
+        row = await self._db.run(mark, tenant=int(tenant))
         return None if row is None else Schedule(**row)
 
     async def delete(self, tenant: str | int, id: int, *, once: str = "") -> bool:
         """Delete it with its runs. False if there was none."""
-        return await self._db.run_once(
-            once, lambda db: db.execute(_DELETE, (int(tenant), id)).rowcount > 0, bool
-        )
+
+        async def work(db: Transaction) -> bool:
+            return await db.change(_DELETE, (int(tenant), id)) > 0
+
+        return await self._db.run_once(once, work, bool, tenant=int(tenant))
 
     # -- runs --------------------------------------------------------------------------------------------------
 
@@ -217,17 +216,17 @@ class Schedules:
         now, due = int(self._clock()), schedule.after(self.now)
         status = ACTIVE if schedule.recur_json else COMPLETED
 
-        def begin(db: sqlite3.Connection) -> ScheduledRun | None:
-            run = ScheduledRun(**db.execute(_BEGIN, (schedule.tenant_id, schedule.id, now)).fetchone())
+        async def begin(db: Transaction) -> ScheduledRun | None:
+            run = ScheduledRun(**await db.one(_BEGIN, (schedule.tenant_id, schedule.id, now)))
             fired = (due, status, now, run.id, now, schedule.id, schedule.next_fire_at)
-            if db.execute(_FIRED, fired).rowcount == 0:
-                db.execute("delete from runs where id = ?", (run.id,))
+            if await db.change(_FIRED, fired) == 0:
+                await db.change("delete from runs where id = ?", (run.id,))
                 return None
-            db.execute(_FORGET, (schedule.id, schedule.id, MAX_RUNS))
-            _notify(db, "run.started", run, now)
+            await db.change(_FORGET, (schedule.id, schedule.id, MAX_RUNS))
+            await _notify(db, "run.started", run, now)
             return run
 
-        return await self._db.run(begin)
+        return await self._db.run(begin, tenant=schedule.tenant_id)
 
     async def set_request(self, run: ScheduledRun, request: str) -> None:
         await self._db.change(_SET_REQUEST, (request, run.id))
@@ -247,17 +246,17 @@ class Schedules:
             run.id,
         )
 
-        def end(db: sqlite3.Connection) -> ScheduledRun | None:
-            row = db.execute(_END, values).fetchone()
+        async def end(db: Transaction) -> ScheduledRun | None:
+            row = await db.one(_END, values)
             if row is None:
                 return None
             if error:
-                db.execute(_FAIL_SCHEDULE, (run.task_id,))
+                await db.change(_FAIL_SCHEDULE, (run.task_id,))
             ended = ScheduledRun(**row)
-            _notify(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
+            await _notify(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
             return ended
 
-        return await self._db.run(end)
+        return await self._db.run(end, tenant=run.tenant_id)
 
     async def running(self) -> Sequence[ScheduledRun]:
         """Runs that have not ended."""
@@ -286,22 +285,22 @@ class Schedules:
         return int((await self._db.one(_LAST_NOTIFICATION, (tenant,)))[0])
 
 
-def _current(db: sqlite3.Connection, tenant: int, expected: int | None) -> int:
+async def _current(db: Transaction, tenant: int, expected: int | None) -> int:
     """The tenant's generation, if it equals `expected`. Raises `Unauthenticated`."""
-    row = db.execute(_GENERATION, (tenant,)).fetchone()
+    row = await db.one(_GENERATION, (tenant,))
     if row is None or expected not in (None, row["generation"]):
         raise Unauthenticated("missing or invalid bearer token")
     generation: int = row["generation"]
     return generation
 
 
-def _notify(db: sqlite3.Connection, kind: str, run: ScheduledRun, now: int) -> None:
+async def _notify(db: Transaction, kind: str, run: ScheduledRun, now: int) -> None:
     """Store a notification about a run, in the same transaction."""
     payload = {
         "kind": kind,
         "task_id": run.task_id,
         "run_id": run.id,
-        "agent_id": db.execute(_AGENT_OF, (run.task_id,)).fetchone()["agent_id"],
+        "agent_id": (await db.one(_AGENT_OF, (run.task_id,)))["agent_id"],
         "status": run.status,
         "started_at": run.started_at,
         "completed_at": run.completed_at,
@@ -309,5 +308,5 @@ def _notify(db: sqlite3.Connection, kind: str, run: ScheduledRun, now: int) -> N
     for name in ("result_summary", "error_message"):
         if value := getattr(run, name):
             payload[name] = value
-    db.execute(_DELETE_NOTIFICATIONS, (now - NOTIFICATION_SECONDS,))
-    db.execute(_ADD_NOTIFICATION, (run.tenant_id, msgspec.json.encode(payload).decode(), now))
+    await db.change(_DELETE_NOTIFICATIONS, (now - NOTIFICATION_SECONDS,))
+    await db.change(_ADD_NOTIFICATION, (run.tenant_id, msgspec.json.encode(payload).decode(), now))

@@ -10,10 +10,9 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -155,20 +154,20 @@ class Admission:
             finally:
                 self._quotas.release(tenant.key, "", id)
 
-    @contextmanager
-    def admit_message(
+    @asynccontextmanager
+    async def admit_message(
         self, call: Call, request: SendMessage, *, via: str, conversation: int = 0, inline: bool = False
-    ) -> Iterator[tuple[Call, SendMessage]]:
+    ) -> AsyncIterator[tuple[Call, SendMessage]]:
         """Check a message, reserve a slot for its task, and yield the call and request for the engine. Raises `A2AError`.
 
         `inline`: the agent comes with the request, and is not in the catalogue.
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
-        tenant, agent = self._tenants.current(number), call.scope.agent
+        tenant, agent = await self._tenants.current(number), call.scope.agent
         generation = call.principal.generation
         if tenant is None or tenant.disabled or generation not in (None, tenant.generation):
             raise Unauthenticated("missing or invalid bearer token")
-        found = self._catalogue.find(tenant.id, agent)
+        found = await self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
         if not isinstance(found, Agent) and not native:
             _check_text(message)
@@ -266,8 +265,8 @@ class TenantWatch:
         while True:
             await asyncio.sleep(pause)
             pause = 1.0
-            with keep_going(log, "checking tenants for changes", A2AError, sqlite3.Error):
-                if (now := self._database.version()) == seen:
+            with keep_going(log, "checking tenants for changes", A2AError):
+                if (now := await self._database.version()) == seen:
                     pause = WATCH_SECONDS
                     continue
                 if all(await asyncio.gather(*map(self._check_tenant, self._quotas.counts()))):
@@ -275,8 +274,8 @@ class TenantWatch:
 
     async def _check_tenant(self, key: str) -> bool:
         """Stop one tenant's tasks if necessary. False: try again."""
-        with keep_going(log, f"stopping what runs for tenant {key}", A2AError, sqlite3.Error):
-            if (tenant := self._tenants.current(int(key))) is not None:
+        with keep_going(log, f"stopping what runs for tenant {key}", A2AError):
+            if (tenant := await self._tenants.current(int(key))) is not None:
                 _, stopped = await self._stop_tenant(tenant)
                 return stopped
             return True

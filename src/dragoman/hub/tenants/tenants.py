@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.model.ops import Principal
 
@@ -32,7 +31,7 @@ _ALL = f"select {_FIELDS} from tenants order by id"
 _BY_ID = f"select {_FIELDS} from tenants where id = ?"
 _BY_NAME = f"select {_FIELDS} from tenants where name = ?"
 _BY_HASH = f"select token_hash, {_FIELDS} from tenants where token_hash = ?"
-_ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?)"
+_ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?) returning id"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
 _DISABLE = "update tenants set disabled = ?, generation = generation + ? where id = ?"
 _ROTATE = "update tenants set token_hash = ?, generation = generation + 1 where id = ?"
@@ -47,7 +46,9 @@ _AUDITED = """
 select id, at, actor, action, tenant_id, detail from audit where id < ? order by id desc limit ?
 """
 _GET_ADMIN = "select value from secrets where name = 'admin'"
-_PUT_ADMIN = "insert or replace into secrets (name, value) values ('admin', ?)"
+_PUT_ADMIN = """
+insert into secrets (name, value) values ('admin', ?) on conflict (name) do update set value = excluded.value
+"""
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
@@ -85,12 +86,12 @@ class Tenants:
 
     # -- authentication ----------------------------------------------------------------------------------------
 
-    def by_token(self, token: str) -> Tenant | None:
+    async def by_token(self, token: str) -> Tenant | None:
         """The tenant of a token; None if it is unknown or its tenant is disabled."""
         if not token.startswith(TENANT):
             return None
         hashed = digest(token)
-        row = self._db.look_up(_BY_HASH, (hashed,))
+        row = await self._db.look_up(_BY_HASH, (hashed,))
         if row is None or not hmac.compare_digest(row["token_hash"], hashed) or row["disabled"]:
             return None
         return _tenant(row)
@@ -102,9 +103,9 @@ class Tenants:
             self._touched[tenant.id] = now
             await self._db.change(_TOUCHED, (int(now), tenant.id))
 
-    def current(self, id: int) -> Tenant | None:
+    async def current(self, id: int) -> Tenant | None:
         """The tenant as it is now."""
-        row = self._db.look_up(_BY_ID, (id,))
+        row = await self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)
 
     # -- administration -------------------------------------------------------------------------------------
@@ -121,12 +122,12 @@ class Tenants:
             raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
         token = new_token(TENANT)
 
-        def add(db: sqlite3.Connection) -> Tenant:
-            if (row := db.execute(_BY_NAME, (name,)).fetchone()) is not None:
+        async def add(db: Transaction) -> Tenant:
+            if (row := await db.one(_BY_NAME, (name,))) is not None:
                 raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).public)
-            id = db.execute(_ADD, (name, digest(token), _now())).lastrowid
-            _note(db, actor, "tenant.create", id or 0, name)
-            return _tenant(db.execute(_BY_ID, (id,)).fetchone())
+            row = await db.one(_ADD, (name, digest(token), _now()))
+            await _note(db, actor, "tenant.create", row["id"], name)
+            return _tenant(await db.one(_BY_ID, (row["id"],)))
 
         return await self._db.run(add), token
 
@@ -134,48 +135,48 @@ class Tenants:
         rows = await self._db.all(_ALL)
         return [_tenant(row) for row in rows]
 
-    def find(self, named: str) -> Tenant:
+    async def find(self, named: str) -> Tenant:
         """By id or by name. Raises `NotFound`."""
         by_id = named.isascii() and named.isdigit() and len(named) < 16
-        row = self._db.look_up(_BY_ID, (int(named),)) if by_id else None
-        row = row or self._db.look_up(_BY_NAME, (named,))
+        row = await self._db.look_up(_BY_ID, (int(named),)) if by_id else None
+        row = row or await self._db.look_up(_BY_NAME, (named,))
         if row is None:
             raise NotFound(f"there is no tenant {named[:100]!r}")
         return _tenant(row)
 
     async def disable(self, tenant: Tenant, disabled: bool, *, actor: str = "admin") -> Tenant:
-        def change(db: sqlite3.Connection) -> Tenant:
-            db.execute(_DISABLE, (disabled, int(disabled), tenant.id))
+        async def change(db: Transaction) -> Tenant:
+            await db.change(_DISABLE, (disabled, int(disabled), tenant.id))
             if disabled:  # running tasks stop; schedules wait until the tenant is enabled
-                db.execute(_KEEP_SCHEDULES, (tenant.id,))
-            _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
-            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+                await db.change(_KEEP_SCHEDULES, (tenant.id,))
+            await _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
+            return _tenant(await db.one(_BY_ID, (tenant.id,)))
 
-        return await self._db.run(change)
+        return await self._db.run(change, tenant=tenant.id)
 
     async def rotate(self, tenant: Tenant, *, actor: str = "admin") -> tuple[Tenant, str]:
         """Replace the token at once. Schedules are paused: somebody who stole the token may have made them."""
         token = new_token(TENANT)
 
-        def change(db: sqlite3.Connection) -> Tenant:
-            db.execute(_ROTATE, (digest(token), tenant.id))
-            db.execute(_PAUSE_SCHEDULES, (tenant.id,))
-            _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
-            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+        async def change(db: Transaction) -> Tenant:
+            await db.change(_ROTATE, (digest(token), tenant.id))
+            await db.change(_PAUSE_SCHEDULES, (tenant.id,))
+            await _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
+            return _tenant(await db.one(_BY_ID, (tenant.id,)))
 
-        return await self._db.run(change), token
+        return await self._db.run(change, tenant=tenant.id), token
 
     async def limit(
         self, tenant: Tenant, max_running: int | None, per_minute: int | None, *, actor: str = "admin"
     ) -> Tenant:
         """Set the limits of a tenant; None: those of the hub."""
 
-        def change(db: sqlite3.Connection) -> Tenant:
-            db.execute(_LIMIT, (max_running, per_minute, tenant.id))
-            _note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
-            return _tenant(db.execute(_BY_ID, (tenant.id,)).fetchone())
+        async def change(db: Transaction) -> Tenant:
+            await db.change(_LIMIT, (max_running, per_minute, tenant.id))
+            await _note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
+            return _tenant(await db.one(_BY_ID, (tenant.id,)))
 
-        return await self._db.run(change)
+        return await self._db.run(change, tenant=tenant.id)
 
     async def audit(self, *, before: int = 0, limit: int = 50) -> Sequence[dict[str, Any]]:
         rows = await self._db.all(_AUDITED, (before or 2**62, limit))
@@ -190,7 +191,7 @@ class Tenants:
         """
         made = ""
         if not token:
-            if self.has_admin:
+            if await self.has_admin():
                 return ""
             token = made = new_token(ADMIN)
             if show is not None:
@@ -203,24 +204,22 @@ class Tenants:
         token = new_token(ADMIN)
         show(token)
 
-        def change(db: sqlite3.Connection) -> None:
-            db.execute(_PUT_ADMIN, (digest(token),))
-            _note(db, actor, "admin.rotate_token", 0, "")
+        async def change(db: Transaction) -> None:
+            await db.change(_PUT_ADMIN, (digest(token),))
+            await _note(db, actor, "admin.rotate_token", 0, "")
 
         await self._db.run(change)
 
-    @property
-    def has_admin(self) -> bool:
-        return self._db.look_up(_GET_ADMIN) is not None
+    async def has_admin(self) -> bool:
+        return await self._db.look_up(_GET_ADMIN) is not None
 
-    @property
-    def admin_hash(self) -> str:
+    async def admin_hash(self) -> str:
         """The stored hash of the admin token; empty if there is none."""
-        row = self._db.look_up(_GET_ADMIN)
+        row = await self._db.look_up(_GET_ADMIN)
         return "" if row is None else str(row["value"])
 
-    def is_admin(self, token: str) -> bool:
-        row = self._db.look_up(_GET_ADMIN)
+    async def is_admin(self, token: str) -> bool:
+        row = await self._db.look_up(_GET_ADMIN)
         return row is not None and hmac.compare_digest(row["value"], digest(token))
 
 
@@ -232,13 +231,13 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _tenant(row: sqlite3.Row) -> Tenant:
+def _tenant(row: Row) -> Tenant:
     values = {key: row[key] for key in row.keys() if key != "token_hash"}  # noqa: SIM118
     return Tenant(**{**values, "disabled": bool(row["disabled"])})
 
 
-def _note(db: sqlite3.Connection, actor: str, action: str, tenant: int, detail: str) -> None:
-    db.execute(_AUDIT, (_now(), actor, action, tenant, detail))
+async def _note(db: Transaction, actor: str, action: str, tenant: int, detail: str) -> None:
+    await db.change(_AUDIT, (_now(), actor, action, tenant, detail))
 
 
 def _now() -> int:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import mimetypes
 import re
-import sqlite3
 import time
 from collections.abc import Sequence
 
 from dragoman.errors import A2AError, Unavailable
 from dragoman.hub.conversations.artifacts import Artifacts, clean_path
-from dragoman.hub.database import Database
+from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.memory.memories import Memories
 from dragoman.hub.models.model import Image, Model, traits_of
 from dragoman.hub.sandbox.sandbox import Sandbox
@@ -26,12 +25,15 @@ _PICTURE_SECONDS = 7 * 86_400
 """How long images are stored."""
 MAX_PICTURE_BYTES = 256 << 20
 """Bytes of stored images per tenant; older ones are deleted."""
-_PUT = "insert or replace into pictures (key, media_type, content, at) values (?, ?, ?, ?)"
+_PUT = """
+insert into pictures (key, media_type, content, at) values (?, ?, ?, ?)
+on conflict (key) do update set media_type = excluded.media_type, content = excluded.content, at = excluded.at
+"""
 _DROP_OLD = "delete from pictures where at < ?"
 _MAKE_ROOM = """
-delete from pictures where key in (select key from (select key, sum(length(content)) over (order by rowid desc) as bytes
-from pictures where key > ? || '/' and key < ? || '0') where bytes > ?)
-"""  # "0" follows "/"
+delete from pictures where key in (select key from (select key, sum(length(content)) over (order by n desc) as bytes
+from pictures where key > ? and key < ?) as counted where bytes > ?)
+"""
 _FIND = "select media_type, content from pictures where key = ?"
 
 
@@ -47,10 +49,11 @@ class Pictures:
             return f"({image.title}: a picture, and your model cannot see pictures)"
         key, now = session.write_key, int(time.time())
 
-        def keep(db: sqlite3.Connection) -> None:
-            db.execute(_DROP_OLD, (now - _PICTURE_SECONDS,))
-            db.execute(_PUT, (key, image.media_type, image.content, now))
-            db.execute(_MAKE_ROOM, (session.tenant, session.tenant, MAX_PICTURE_BYTES))
+        async def keep(db: Transaction) -> None:
+            await db.change(_DROP_OLD, (now - _PICTURE_SECONDS,))
+            await db.change(_PUT, (key, image.media_type, image.content, now))
+            # "0" follows "/"
+            await db.change(_MAKE_ROOM, (f"{session.tenant}/", f"{session.tenant}0", MAX_PICTURE_BYTES))
 
         await self._db.run(keep)
         session.pictures.append(key)
@@ -59,8 +62,8 @@ class Pictures:
     async def find(self, keys: Sequence[str]) -> list[Image]:
         """The stored images of these keys."""
 
-        def find(db: sqlite3.Connection) -> list[sqlite3.Row]:
-            rows = [db.execute(_FIND, (key,)).fetchone() for key in keys]
+        async def find(db: Transaction) -> list[Row]:
+            rows = [await db.one(_FIND, (key,)) for key in keys]
             return [row for row in rows if row is not None]
 
         return [Image(**row) for row in await self._db.read(find)]

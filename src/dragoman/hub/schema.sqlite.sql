@@ -114,6 +114,7 @@ create table scratchpads (
     tenant_id  integer not null references tenants on delete cascade,
     scope      text not null,
     content    text not null,
+    size       integer not null,
     updated_at integer not null,
     primary key (tenant_id, scope)
 ) without rowid;
@@ -216,7 +217,8 @@ create index done_at on done (at);
 
 -- Images that commands gave to a model. A turn that runs again after a crash reads them from here.
 create table pictures (
-    key        text primary key,
+    n          integer primary key autoincrement,
+    key        text not null unique,
     media_type text not null,
     content    blob not null,
     at         integer not null

@@ -1,0 +1,169 @@
+"""The hub's tables in the PostgreSQL database of its tasks, in a schema of their own (`hub`), for any number of hubs.
+
+Each transaction holds the lock of its tenant: transactions of one tenant run one after another, on whichever node, as they do in
+SQLite. A commit whose answer is lost is looked up, so nothing is written twice (`stores/postgres/database.py`).
+
+The schema is `schema.postgres.sql`; `hub.version` says which version of it a database has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import asyncpg
+
+from dragoman.errors import InvalidParams, Unavailable
+from dragoman.hub.database import SCHEMA_VERSION, MissingReference, Row, Work
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.postgres.database import Database, clean
+
+T = TypeVar("T")
+
+READERS, WRITERS = 4, 8
+PATIENCE = 10.0
+"""Seconds that a database that is away, or the lock of a tenant, is waited for."""
+
+_LOCK = "select pg_advisory_xact_lock(1684369000, $1)"
+"""The first number is ours, and means nothing."""
+_WAIT = f"set local lock_timeout = {int(PATIENCE * 1000)}"
+_VERSION = "select coalesce(sum(generation), 0) + count(*) from tenants"
+_EXISTS = "select to_regclass('hub.version') is not null"
+_KNOWN = "select number from hub.version"
+_CREATE_LOCK = "select pg_advisory_xact_lock(1684369000, 0)"
+_SEARCH = """
+select * from (select m.*, -ts_rank_cd('{{0.2, 0.4, 0.8, 1.0}}', m.words, query) as score
+from memories as m, to_tsquery('english', ?) as query where m.words @@ query and {where}) as found order by score limit ?
+"""
+
+
+class PostgresTables:
+    def __init__(self, url: str) -> None:
+        self._database = Database(url, patience=PATIENCE, readers=READERS, writers=WRITERS)
+
+    async def open(self) -> None:
+        await self._database.open()
+        try:
+            await self._database.write(_create_tables)
+        except BaseException:
+            await self._database.close()
+            raise
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def write(self, work: Work[T], tenant: int) -> T:
+        async def write(db: Connection) -> T:
+            await db.execute(_WAIT)
+            if tenant:
+                await db.execute(_LOCK, tenant & 0x7FFF_FFFF)
+            return await _translated(work(PostgresTransaction(db)))
+
+        return await self._database.write(write)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(lambda db: _translated(work(PostgresTransaction(db))))
+
+    async def look_up(self, statement: str, values: Sequence[Any]) -> Row:
+        return await self.read(lambda db: db.one(statement, values))
+
+    async def version(self) -> int:
+        return int((await self.look_up(_VERSION, ()))[0])
+
+
+class PostgresTransaction:
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    async def one(self, statement: str, values: Sequence[Any] = ()) -> Row:
+        return await self._db.fetchrow(_translate(statement), *_clean(values))
+
+    async def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._db.fetch(_translate(statement), *_clean(values))
+        return rows
+
+    async def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        said: str = await self._db.execute(_translate(statement), *_clean(values))
+        return int(said.rpartition(" ")[2])
+
+    async def change_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        await self._db.executemany(_translate(statement), [_clean(values) for values in rows])
+
+    async def search_memories(
+        self, words: Sequence[str], where: str, values: Sequence[Any], limit: int
+    ) -> Sequence[Row]:
+        return await self.all(_SEARCH.format(where=where), (_match(words), *values, limit))
+
+
+def _match(words: Sequence[str]) -> str:
+    """The text search expression: any of the words. Those that are close together rank higher."""
+    return " | ".join(f"'{word}'" for word in words)
+
+
+_PLACEHOLDER = re.compile(r"\?(\d*)")
+_HINT = re.compile(r" indexed by \w+")
+_TABLES = [
+    "agent_versions",
+    "agents",
+    "artifacts",
+    "audit",
+    "conversations",
+    "done",
+    "idempotency_keys",
+    "memories",
+    "messages",
+    "notifications",
+    "pictures",
+    "relations",
+    "requests",
+    "runs",
+    "schedules",
+    "scratchpads",
+    "secrets",
+    "tenants",
+    "todos",
+    "usage",
+]
+_TABLE = re.compile(rf"\b(from|into|update|join) ({'|'.join(_TABLES)})\b")
+
+
+@lru_cache(maxsize=1024)
+def _translate(statement: str) -> str:
+    """A statement with PostgreSQL's placeholders and the schema of its tables."""
+    number = 0
+
+    def placeholder(match: re.Match[str]) -> str:
+        nonlocal number
+        number += 1
+        return f"${match[1] or number}"
+
+    statement = _PLACEHOLDER.sub(placeholder, _HINT.sub("", statement))
+    return _TABLE.sub(r"\1 hub.\2", statement)
+
+
+def _clean(values: Sequence[Any]) -> Sequence[Any]:
+    return [clean(value) if isinstance(value, str) else value for value in values]
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    """Translate errors that are the caller's."""
+    try:
+        return await work
+    except asyncpg.DataError as error:
+        raise InvalidParams("a number is too large") from error
+    except asyncpg.IntegrityConstraintViolationError as error:
+        raise MissingReference("what this belongs to is gone") from error
+
+
+async def _create_tables(db: Connection) -> None:
+    """Create the tables of a new database, in one transaction. Raises `Unavailable` for tables of a newer version."""
+    await db.execute(_WAIT)
+    await db.execute(_CREATE_LOCK)  # two hubs may start at the same time
+    if not await db.fetchval(_EXISTS):
+        await db.execute(files("dragoman.hub").joinpath("schema.postgres.sql").read_text("utf-8"))
+        await db.execute("insert into hub.version (number) values ($1)", SCHEMA_VERSION)
+    elif await db.fetchval(_KNOWN) > SCHEMA_VERSION:
+        raise Unavailable("the database was written by a newer version of dragoman")

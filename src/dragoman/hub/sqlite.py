@@ -1,0 +1,218 @@
+"""The hub's tables in one SQLite file in WAL mode.
+
+One transaction writes at a time, on the writer's thread; a read runs on the reader's thread. A row is looked up by its key on the
+caller's thread, which is faster than another thread. Other processes may write to the file at the same time (`dragoman tenant add`
+beside a running hub); their changes are visible at once.
+
+The schema is `schema.sqlite.sql`; `pragma user_version` says which version of it a file has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from dragoman.errors import InvalidParams, Unavailable
+from dragoman.hub.database import SCHEMA_VERSION, MissingReference, Row, Work
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SEARCH = """
+select m.*, bm25(memory_words, 10.0, 4.0, 8.0, 2.0) as score from memory_words
+join memories m on m.id = memory_words.rowid where memory_words match ? and {where} order by score limit ?
+"""
+
+
+class SqliteTables:
+    """`:memory:` is a temporary file that `close` deletes."""
+
+    def __init__(self, path: str | Path, *, busy_seconds: float = 10.0) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if str(path) == ":memory:":
+            self._folder = tempfile.TemporaryDirectory(prefix="dragoman-hub-")
+            path = Path(self._folder.name) / "hub.db"
+        self.path = Path(path)
+        self._busy_seconds = busy_seconds
+        self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
+        self._looking = Lock()
+
+    async def open(self) -> None:
+        """Open the file, or create it for this user alone. Raises `Unavailable`."""
+        if self._open is None:
+            self._writer = ThreadPoolExecutor(1, "dragoman-hub-writer")
+            self._reader = ThreadPoolExecutor(1, "dragoman-hub-reader")
+            try:
+                self._open = await asyncio.get_running_loop().run_in_executor(self._writer, self._prepare)
+            except (sqlite3.Error, OSError) as error:
+                raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
+
+    def _prepare(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(OSError):  # it exists; if it cannot be created, SQLite reports the reason
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+        writing = self._connect()
+        writing.execute("pragma journal_mode = wal")
+        _create_tables(writing)
+        return writing, self._connect(), self._connect()
+
+    async def close(self) -> None:
+        if self._open is not None:
+            self._writer.shutdown()
+            self._reader.shutdown()
+            connections, self._open = self._open, None
+            for connection in connections:
+                connection.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    async def write(self, work: Work[T], tenant: int) -> T:
+        db = self._connections[0]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer, _run, lambda work: _write(db, work), work
+        )
+
+    async def read(self, work: Work[T]) -> T:
+        db = self._connections[1]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._reader, _run, lambda work: _finish(work(SqliteTransaction(db))), work
+        )
+
+    async def look_up(self, statement: str, values: Sequence[Any]) -> Row:
+        db = self._connections[2]
+        with self._looking:
+            return _run(lambda values: db.execute(statement, values).fetchone(), values)
+
+    async def version(self) -> int:
+        """It changes with every write of this or another process."""
+        row = await self.look_up("pragma data_version", ())
+        return int(row[0])
+
+    @property
+    def _connections(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+        if self._open is None:
+            raise Unavailable("the hub's database is closed")
+        return self._open
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        db.row_factory = sqlite3.Row
+        db.execute("pragma foreign_keys = on")
+        db.execute("pragma synchronous = full")  # as the log of tasks: after a power cut, both have the same
+        return db
+
+
+class SqliteTransaction:
+    """Its methods never wait, so work with it is finished in one go (`_finish`)."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    async def one(self, statement: str, values: Sequence[Any] = ()) -> Row:
+        rows = self.db.execute(statement, values)
+        row = rows.fetchone()
+        rows.close()
+        return row
+
+    async def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        return self.db.execute(statement, values).fetchall()
+
+    async def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        return self.db.execute(statement, values).rowcount
+
+    async def change_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.db.executemany(statement, rows)
+
+    async def search_memories(
+        self, words: Sequence[str], where: str, values: Sequence[Any], limit: int
+    ) -> Sequence[Row]:
+        return await self.all(_SEARCH.format(where=where), (_match(words), *values, limit))
+
+
+def _match(words: Sequence[str]) -> str:
+    """The FTS expression: the phrase, the words near each other, or any of them."""
+    quoted = [f'"{word}"' for word in words]
+    ways = [" OR ".join(quoted)]
+    if 2 <= len(words) <= 6:
+        ways = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *ways]
+    return " OR ".join(ways)
+
+
+def _write(db: sqlite3.Connection, work: Work[T]) -> T:
+    db.execute("begin immediate")
+    try:
+        result = _finish(work(SqliteTransaction(db)))
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:  # a full disk makes SQLite end it itself
+            db.execute("rollback")
+        raise
+    return result
+
+
+def _finish(work: Awaitable[T]) -> T:
+    """The result of work that does not wait for anything."""
+    running = cast(Coroutine[Any, Any, T], work)
+    try:
+        running.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    running.close()
+    raise RuntimeError("work on the database waited for something else")
+
+
+def _run(work: Callable[[Any], T], given: Any) -> T:
+    """Translate errors: `InvalidParams` for a number that no column holds, `Unavailable` when the disk is full or another
+    process locks the file for too long."""
+    try:
+        return work(given)
+    except OverflowError:
+        raise InvalidParams("a number is too large") from None
+    except sqlite3.IntegrityError as error:
+        raise MissingReference("what this belongs to is gone") from error
+    except sqlite3.Error as error:
+        log.error("the hub's database: %s", error)
+        raise Unavailable("the hub's database cannot be used right now") from error
+
+
+def _create_tables(db: sqlite3.Connection) -> None:
+    """Create the tables of a new file, in one transaction. Raises `Unavailable` for a file of a newer version."""
+    db.execute("begin immediate")  # two processes may open a new file at the same time
+    try:
+        version = db.execute("pragma user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise Unavailable("the database was written by a newer version of dragoman")
+        if version == 0:
+            script = files("dragoman.hub").joinpath("schema.sqlite.sql").read_text("utf-8")
+            for statement in _statements(script):
+                db.execute(statement)
+            db.execute(f"pragma user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        db.execute("rollback")
+        raise
+    db.execute("commit")
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script. (`executescript` would commit the open transaction.)"""
+    out, statement = [], ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            out.append(statement)
+            statement = ""
+    return out
