@@ -145,6 +145,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "agent_framework": ("adapters.agent_framework",),
     "strands": ("adapters.strands",),
     "workflows": ("adapters.llama_index_workflows",),
+    "llama_index": ("adapters.llama_index_workflows",),
     "crewai": ("adapters.crewai",),
     "crewai_core": ("adapters.crewai",),
     "pydantic": ("adapters.crewai",),

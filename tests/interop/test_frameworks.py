@@ -33,9 +33,12 @@ FRAMEWORKS = {
     "agent-framework": "agent_framework_agent.py",
     "strands": "strands_agent.py",
     "llama-index-workflows": "llama_index_workflows_agent.py",
+    "llama-index-agent": "llama_index_workflows_more.py",
     "crewai": "crewai_agent.py",
     "smolagents": "smolagents_agent.py",
 }
+ENVIRONMENTS = {"llama-index-agent": "llama-index-workflows"}
+"""Where an agent runs, if not in the environment of its own name."""
 IMPOSSIBLE = {
     "crewai": {
         "test_one_message_may_answer_both_pauses": "a flow of CrewAI has one pending question: the second comes after the first",
@@ -102,7 +105,8 @@ async def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:
     name = request.param
-    async with serve(FRAMEWORKS[name], name, tmp_path_factory.mktemp(name)) as each:
+    environment = ENVIRONMENTS.get(name, name)
+    async with serve(FRAMEWORKS[name], environment, tmp_path_factory.mktemp(name)) as each:
         yield each
 
 
@@ -372,14 +376,18 @@ async def test_openai_agents_hand_over_and_guardrails_let_nothing_out(tmp_path: 
                 assert (texts, stream.reply.state) == ([], state)
 
 
-async def test_google_adk_asks_for_input_and_for_confirmations_of_tools(tmp_path: Path) -> None:
+async def test_google_adk_asks_for_input_credentials_and_confirmations_of_tools(tmp_path: Path) -> None:
     async with serve("google_adk_more.py", "google-adk", tmp_path) as served:
         url = served.server.url
         async with (
             connect(f"{url}/dynamic") as dynamic,
             connect(f"{url}/asks") as asks,
             connect(f"{url}/measures") as measures,
+            connect(f"{url}/mails") as mails,
         ):
+            needs = await mails("go")
+            assert (str(needs), needs.state) == ("Credentials are needed.", TaskState.AUTH_REQUIRED)
+            assert needs.questions[0].details["authConfig"]["authScheme"]["type"] == "apiKey"
             confirmation, question, measured = await dynamic("two"), await asks("go"), await measures("go")
             assert str(confirmation) == "Allow book(city='Rome')?"
             assert str(question) == "Which day?"
@@ -389,6 +397,48 @@ async def test_google_adk_asks_for_input_and_for_confirmations_of_tools(tmp_path
             assert str(await dynamic("yes", task=confirmation.id)) == "not booked, booked Paris"
             assert str(await asks("Monday", task=question.id)) == "['Monday']"
             assert str(await measures("5 km", task=measured.id)) == "['5 km']"
+            assert str(await mails("k-123", task=needs.id)) == "['sent to Ada with k-123']"
+            assert served.booked == ["Ada", "Paris"]
+
+
+async def test_workflows_of_agent_framework_ask_and_continue_after_a_kill(tmp_path: Path) -> None:
+    async with serve("agent_framework_more.py", "agent-framework", tmp_path) as served:
+        url = served.server.url
+        for name in ("trips", "shared"):
+            served.forget()
+            async with connect(f"{url}/{name}") as trips:
+                reply = await trips("go")
+                assert sorted(each.text for each in reply.questions) == ["Book Paris?", "Book Rome?"]
+                await served.crash()
+                answers = {each.key: "yes" if "Paris" in each.text else "no" for each in reply.questions}
+                sent = await trips.send(Part(data=answers), task=reply.id, wait=False)
+                await until(lambda: served.made("waits"))
+                await served.crash()  # after the superstep that booked
+                (served.folder / "gate").touch()
+                done = await trips.wait(sent.id)
+                assert str(done) == "1: booked Paris, did not book Rome"
+                assert served.booked == ["Paris"]
+                again = await trips("go", context=done.context_id)
+                again = await again.answer(Part(data={each.key: "no" for each in again.questions}))
+                assert str(again) == "2: did not book Paris, did not book Rome"
+                other = await trips("go")
+                other = await other.answer(Part(data={each.key: "no" for each in other.questions}))
+                assert str(other).startswith("1: ")
+        served.forget()
+        async with connect(f"{url}/team") as team:
+            stream = team.stream("tool")
+            pieces = [piece async for piece in stream]
+            assert tool_updates(pieces) == [("toolCall", "weather"), ("toolResult", "weather")]
+            assert (str(stream.reply), stream.reply.usage and stream.reply.usage.calls) == (
+                "sunny in Rome",
+                2,
+            )
+            reply = await team("pause")
+            assert str(reply) == "Allow book(city='Rome')?"
+            await served.crash()
+            assert str(await team("yes", task=reply.id)) == "booked Rome"
+            first = await team("my name is Ada")
+            assert str(await team("who am I", context=first.context_id)) == "Ada"
 
 
 async def test_code_of_smolagents_asks_and_keeps_its_variables_after_a_kill(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
-"""Microsoft Agent Framework: an `Agent`, or a workflow as one (`workflow.as_agent()`).
+"""Microsoft Agent Framework: an `Agent`, a `Workflow` or a function that makes one, or a workflow as an agent
+(`workflow.as_agent()`).
 
-The session goes to the task's log. A tool with `approval_mode="always_require"` asks the caller. A run that the process did
-not survive is run again from its last pause.
+The session of an agent goes to the task's log. A tool with `approval_mode="always_require"` asks the caller. A run that the
+process did not survive is run again from its last pause, and tools that have answered do not run again.
+
+The checkpoints of a workflow go to the log, as the framework encodes them. A request for information asks the caller. A run
+that the process did not survive continues after the last superstep. A workflow does one thing at a time, so tasks wait for
+each other unless `wrap` has a function that makes workflows.
 """
 
 from __future__ import annotations
@@ -9,17 +14,31 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
-from agent_framework import AgentSession, Content, FunctionMiddleware
+from agent_framework import (
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    Content,
+    FunctionMiddleware,
+    InMemoryCheckpointStorage,
+    Workflow,
+    WorkflowCheckpoint,
+)
 from agent_framework import Message as ChatMessage
+from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
+from msgspec.structs import replace
 
 from dragoman.adapters.adapter import (
+    Answer,
     AnyEvent,
     Data,
     Finished,
+    Instances,
     Paused,
     Question,
+    Saved,
     Start,
     Text,
     ToolCall,
@@ -28,15 +47,18 @@ from dragoman.adapters.adapter import (
     Usage,
 )
 from dragoman.model.content import Message
+from dragoman.model.questions import read_value
 from dragoman.model.values import plain
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> AgentFrameworkAdapter:
-    if not callable(getattr(obj, "create_session", None)):
-        raise TypeError(f"{type(obj).__name__} is no agent; of a workflow, wrap workflow.as_agent()")
-    return AgentFrameworkAdapter(obj, input or chat_message_of, output)
+def make_stateful_adapter(
+    objects: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
+) -> AgentFrameworkAdapter | WorkflowAdapter:
+    if isinstance(objects.first, Workflow):
+        return WorkflowAdapter(objects, input, output)
+    if not callable(getattr(objects.first, "create_session", None)):
+        raise TypeError(f"{type(objects.first).__name__} is neither an agent nor a workflow")
+    return AgentFrameworkAdapter(objects.first, input or chat_message_of, output)
 
 
 class AgentFrameworkAdapter:
@@ -72,12 +94,7 @@ class AgentFrameworkAdapter:
             if close is not None:
                 await close()
         if used := response.usage_details:
-            yield Usage(
-                input_tokens=used.get("input_token_count") or 0,
-                output_tokens=used.get("output_token_count") or 0,
-                calls=seen.requests,
-                model=str(getattr(response, "model", None) or ""),
-            )
+            yield _usage(used, seen.requests, str(getattr(response, "model", None) or ""))
         kept: dict[str, Any] = {"session": session.to_dict()}
         if response.user_input_requests:
             kept["requests"] = [each.to_dict() for each in response.user_input_requests]
@@ -89,6 +106,149 @@ class AgentFrameworkAdapter:
         elif getattr(response, "value", None) is not None:
             yield Data(value=plain(response.value))
         yield Finished(state=kept)
+
+
+class WorkflowAdapter:
+    def __init__(
+        self,
+        workflows: Instances,
+        input: Callable[[Any], Any] | None,
+        output: Callable[[Any], Any] | None,
+    ) -> None:
+        self._workflows, self._input, self._output = workflows, input or self._default_input, output
+        self._begin: Any = None
+        """A workflow that has not run: each context begins with it."""
+
+    async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        async with self._workflows.take() as workflow:
+            saved, checkpoints = _Checkpoints(workflow), start.state or {}
+            if self._begin is None:
+                self._begin = encode_checkpoint_value((await workflow._runner.build_checkpoint()).to_dict())
+            known = saved.decode(checkpoints.get("checkpoint", self._begin))
+            options: dict[str, Any] = {"checkpoint_storage": saved}
+            if start.message is not None:
+                await workflow._runner.restore_checkpoint(known)
+                options["message"] = self._input(start.message)
+            else:
+                await saved.save(known)
+                options["checkpoint_id"] = known.checkpoint_id
+                if start.answers:
+                    asked = known.pending_request_info_events
+                    options["responses"] = {
+                        id: _response(asked[id], answer) for id, answer in start.answers.items()
+                    }
+            last = saved.latest
+            outputs: list[Any] = []
+            seen = _Seen()
+            stream = workflow.run(stream=True, **options, **start.options)
+            async for event in stream:
+                if event.type == "output":
+                    for each in _output(event.data, seen, outputs):
+                        yield each
+                elif event.type == "executor_failed" or event.type == "failed":
+                    raise RuntimeError(event.details.message)
+                elif event.type == "superstep_started" and saved.latest is not last:
+                    last = saved.latest
+                    yield Saved(state={"checkpoint": saved.encode(last)})
+            kept = {"checkpoint": saved.encode(saved.latest)}
+            requests = saved.latest.pending_request_info_events
+        if requests:
+            yield Paused(
+                questions=tuple(_question_of(id, each.data) for id, each in requests.items()), state=kept
+            )
+            return
+        if self._output is not None:
+            found = self._output(outputs)
+            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
+        yield Finished(state=kept)
+
+    def _default_input(self, message: Message) -> Any:
+        """What a workflow starts with: text, the data of a message, or a message of the framework."""
+        kinds = self._workflows.first.input_types
+        if isinstance(message.data, dict):
+            return message.data
+        return message.text if str in kinds else [chat_message_of(message)]
+
+
+class _Checkpoints(InMemoryCheckpointStorage):  # type: ignore[misc]
+    """The checkpoints of one run. Only types that the workflow declares, and registered ones, are read from the log."""
+
+    def __init__(self, workflow: Any) -> None:
+        super().__init__()
+        self.latest: Any = None
+        kinds: set[Any] = set()
+        for executor in workflow.executors.values():
+            kinds.update(executor.input_types, executor.output_types, executor.workflow_output_types)
+            for spec in getattr(executor, "_response_handler_specs", ()):
+                kinds.update((spec["request_type"], spec["response_type"]))
+        flat = {each for kind in kinds for each in (kind, *get_args(kind)) if isinstance(each, type)}
+        self._allowed = frozenset(f"{kind.__module__}:{kind.__qualname__}" for kind in flat)
+
+    async def save(self, checkpoint: Any) -> str:
+        self.latest = checkpoint
+        id: str = await super().save(checkpoint)
+        return id
+
+    def encode(self, checkpoint: Any) -> Any:
+        encoded = encode_checkpoint_value(checkpoint.to_dict())
+        self.decode(encoded)  # what cannot be read must not wait in the log
+        return encoded
+
+    def decode(self, encoded: Any) -> Any:
+        return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
+
+
+def _output(data: Any, seen: _Seen, outputs: list[Any]) -> Iterator[AnyEvent]:
+    """An output of a workflow: of an agent in it, or of a step."""
+    outputs.append(data)
+    if isinstance(data, AgentResponseUpdate):
+        yield from seen.update(data)
+        for content in data.contents:
+            if content.type == "usage":
+                yield _usage(content.usage_details)
+    elif isinstance(data, AgentResponse):
+        if data.usage_details:
+            yield _usage(data.usage_details)
+        if data.text:
+            yield Text(text=data.text, message=f"output-{len(outputs)}")
+    elif isinstance(data, str):
+        yield Text(text=data, message=f"output-{len(outputs)}")
+    elif data is not None:
+        yield Data(value=plain(data))
+
+
+def _usage(used: Any, calls: int = 1, model: str = "") -> Usage:
+    return Usage(
+        input_tokens=used.get("input_token_count") or 0,
+        output_tokens=used.get("output_token_count") or 0,
+        calls=calls,
+        model=model,
+    )
+
+
+def _question_of(id: str, data: Any) -> Question:
+    """What an executor asks: an approval of a tool, text, or an object with a prompt."""
+    if isinstance(data, Content):
+        return replace(_question(data), id=id)
+    if isinstance(data, str):
+        return Question(id=id, text=data)
+    details = plain(data)
+    keys = ("prompt", "question", "message", "text") if isinstance(details, dict) else ()
+    text = next((str(details[key]) for key in keys if details.get(key)), "")
+    return Question(id=id, text=text or type(data).__name__, details=details)
+
+
+def _response(request: Any, answer: Answer) -> Any:
+    """An answer as the executor wants it."""
+    if isinstance(request.data, Content):
+        return request.data.to_function_approval_response(bool(answer.value))
+    kind = request.response_type
+    if kind is str:
+        return answer.text or str(answer.value)
+    value = answer.value
+    if isinstance(value, str) and kind is not str:
+        return read_value(kind, value)
+    return value
 
 
 class _Once(FunctionMiddleware):  # type: ignore[misc]

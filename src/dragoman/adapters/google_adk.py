@@ -82,6 +82,9 @@ class GoogleADKAdapter:
         state = {"session": session.model_dump(mode="json", by_alias=True)}
         if seen.requests:
             state["requests"] = {call.id: call.name for call in seen.requests}
+            state["credentials"] = {
+                call.id: plain(call.args) for call in seen.requests if call.name == _CREDENTIAL
+            }
             yield Paused(questions=tuple(map(_question, seen.requests)), state=state)
             return
         if seen.error:
@@ -228,7 +231,10 @@ def _question(call: Any) -> Question:
             details={"tool": original.get("name"), "arguments": original.get("args", {}), "hint": hint},
         )
     if call.name == _CREDENTIAL:
-        return Question(id=call.id, text="Credentials are needed.", details=details, auth=True)
+        config = _auth_config(details)
+        page = ((config.get("exchangedAuthCredential") or {}).get("oauth2") or {}).get("authUri")
+        said = f"Authorisation is needed: open {page} and send the address that it leads to." if page else ""
+        return Question(id=call.id, text=said or "Credentials are needed.", details=plain(details), auth=True)
     if call.name != _INPUT:
         given = ", ".join(f"{name}={value!r}" for name, value in details.items())
         return Question(id=call.id, text=f"{call.name}({given})?", details=details)
@@ -241,9 +247,31 @@ def _answers(start: Start) -> Any:
     parts = []
     for id, answer in start.answers.items():
         name = start.state["requests"][id]
-        response = types.FunctionResponse(id=id, name=name, response=_response(name, answer))
+        given = _response(name, answer)
+        if name == _CREDENTIAL and not isinstance(answer.value, dict):
+            given = _credential(start.state["credentials"][id], answer.text.strip())
+        response = types.FunctionResponse(id=id, name=name, response=given)
         parts.append(types.Part(function_response=response))
     return types.Content(role="user", parts=parts)
+
+
+def _auth_config(arguments: Any) -> dict[str, Any]:
+    found = (arguments or {}).get("authConfig") or (arguments or {}).get("auth_config") or {}
+    return found if isinstance(found, dict) else {}
+
+
+def _credential(arguments: Any, text: str) -> dict[str, Any]:
+    """The text of a caller as a credential: a key, a token, or the address that a login page led to."""
+    config = _auth_config(arguments)
+    kind = (config.get("authScheme") or {}).get("type")
+    if kind == "apiKey":
+        credential: dict[str, Any] = {"authType": "apiKey", "apiKey": text}
+    elif kind in ("oauth2", "openIdConnect"):
+        known = config.get("exchangedAuthCredential") or {}
+        credential = {**known, "oauth2": {**(known.get("oauth2") or {}), "authResponseUri": text}}
+    else:
+        credential = {"authType": "http", "http": {"scheme": "bearer", "credentials": {"token": text}}}
+    return {**config, "exchangedAuthCredential": credential}
 
 
 def _response(name: str, answer: Answer) -> dict[str, Any]:

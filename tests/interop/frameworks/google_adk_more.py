@@ -1,7 +1,9 @@
 """What else Google ADK has: a tool that asks for a confirmation by itself, a request for input, a tool that somebody else
-answers."""
+answers, a tool that needs a credential."""
 
+from fastapi.openapi.models import APIKey, APIKeyIn
 from google.adk.agents import LlmAgent
+from google.adk.auth import AuthConfig
 from google.adk.tools import LongRunningFunctionTool, ToolContext
 from google.adk.tools import request_input as input_tool
 
@@ -53,3 +55,20 @@ def measure(what: str):
 
 measuring = CallsFirst(model="scripted", tool="measure", arguments={"what": "the river"})
 measures = wrap(LlmAgent(name="measures", model=measuring, tools=[LongRunningFunctionTool(measure)]))
+
+
+key = AuthConfig(auth_scheme=APIKey(**{"in": APIKeyIn.header, "name": "X-Key"}))
+
+
+def mail(to: str, tool_context: ToolContext):
+    """Send mail. It needs a key."""
+    found = tool_context.get_auth_response(key)
+    if found is None:
+        tool_context.request_credential(key)
+        return {"pending": True}
+    script.book(to)
+    return {"result": f"sent to {to} with {found.api_key}"}
+
+
+mailing = CallsFirst(model="scripted", tool="mail", arguments={"to": "Ada"})
+mails = wrap(LlmAgent(name="mails", model=mailing, tools=[mail]))
