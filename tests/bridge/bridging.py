@@ -29,6 +29,7 @@ class Crew:
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
         self.canceled = asyncio.Event()
+        self.finished = asyncio.Event()
         agent = self.agent
 
         @agent.skill(default=True)
@@ -57,10 +58,11 @@ class Crew:
             await file.write(Part(raw=b"\x89PNG", media_type="image/png", filename="x.png"), last=True)
 
         @agent.skill
-        async def slow(turn: Turn) -> str:
+        async def slow(turn: Turn) -> None:
             """Writes one chunk, and the other when the gate is open."""
             self._note(turn)
             out = turn.artifact("out")
+            await turn.status("waiting")
             await out.write("before ")
             self.begun.set()
             try:
@@ -68,8 +70,9 @@ class Crew:
             except asyncio.CancelledError:
                 self.canceled.set()
                 raise
+            await turn.status("went on")
             await out.write("after", last=True)
-            return ""
+            self.finished.set()
 
         @agent.skill
         async def ask(turn: Turn) -> str:

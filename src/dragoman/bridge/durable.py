@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from hashlib import blake2b, sha256
@@ -89,6 +90,8 @@ _REFUSALS = (
 )
 """Errors of the agent that are about the message."""
 _SEARCHED_TASKS, _SEARCHED_CONTEXTS = 200, 20
+_MAX_HISTORY = 1000
+"""Messages of a task that are compared. The oldest versions send none unless they are told how many."""
 _MIN_ID_CHARACTERS = 16
 """Of a message id that can be searched for: shorter ones may be used twice."""
 
@@ -238,7 +241,7 @@ class _Follower:
             await self._load_recorded()
             call = replace(call, after=child.after)
         else:
-            task: Task = await self._upstream.call(call, GetTask(id=child.task))
+            task: Task = await self._upstream.call(call, _get(child))
             yield StreamResponse(task)
             if task.state.over:
                 return
@@ -248,10 +251,12 @@ class _Follower:
                 for response in batch:
                     if not self._is_recorded(response.event):
                         yield response
+                        if self._end is not None:  # a subscription stays open while the agent waits for an answer
+                            return
         except UnsupportedOperation:  # it finished between the two questions
-            yield StreamResponse(await self._upstream.call(call, GetTask(id=child.task)))
+            yield StreamResponse(await self._upstream.call(call, _get(child)))
         if self._end is None:  # its last events were in our log
-            yield StreamResponse(await self._upstream.call(call, GetTask(id=child.task)))
+            yield StreamResponse(await self._upstream.call(call, _get(child)))
 
     async def _load_recorded(self) -> None:
         """Find out what our log has of the events of this turn."""
@@ -324,7 +329,8 @@ class _Follower:
         """The agent's task of a message that may have been sent. Raises `Uncertain` if it cannot be known."""
         sent = (await self._request()).message
         if sent.task_id:  # it went on with this one
-            task: Task = await self._upstream.call(call, GetTask(id=sent.task_id))
+            asked = GetTask(id=sent.task_id, history_length=_MAX_HISTORY)
+            task: Task = await self._upstream.call(call, asked)
             if any(_is_same(message, sent) for message in task.history):
                 return task.id, task.context_id, 0
             raise Uncertain(UNCERTAIN)
@@ -388,21 +394,18 @@ class _Follower:
     def _own(self, message: Message) -> Message:
         """A message of the agent, as one of our task."""
         record = self._record
+        if not message.message_id:  # 0.1
+            message = replace(message, message_id=record.message(message.parts).message_id)
         return replace(message, role=Role.AGENT, task_id=record.task_id, context_id=record.context_id)
 
     async def _write_task(self, task: Task) -> None:
         """Write what a task of the agent has beyond what our log has."""
         await self._journal.commit()
         snapshot = self._journal.snapshot
-        known = {message.message_id for message in snapshot.history}
-        if snapshot.status.message is not None:
-            known.add(snapshot.status.message.message_id)
+        known = _Messages(snapshot)
         current = task.status.message
         for message in task.history:
-            if message.role is not Role.AGENT or not message.message_id or message.message_id in known:
-                continue
-            if current is None or message.message_id != current.message_id:
-                known.add(message.message_id)
+            if message.role is Role.AGENT and message != current and not known.take(message):
                 self._write_status(TaskStatus(state=TaskState.WORKING, message=message), NOTHING)
         for event in missed_events(_fold_of(snapshot, task.status), task):
             self._put(
@@ -411,7 +414,7 @@ class _Follower:
             )
         news = {name: value for name, value in task.metadata.items() if snapshot.metadata.get(name) != value}
         status = task.status
-        if current is not None and current.message_id in known and not status.state.over:
+        if current is not None and not status.state.over and known.take(current):
             status = replace(status, message=None)
         self._write_status(status, news or NOTHING)
 
@@ -483,10 +486,35 @@ def _digest(event: Any) -> bytes:
     else:
         message = event.status.message
         if message is not None:
-            message = replace(message, task_id="", context_id="", role=Role.AGENT)
+            message = replace(message, message_id="", task_id="", context_id="", role=Role.AGENT)
         status = TaskStatus(state=TaskState.WORKING, message=message)
         event = StatusUpdate(task_id="", context_id="", status=status, metadata=event.metadata)
     return blake2b(msgspec.json.encode(event), digest_size=12).digest()
+
+
+def _get(child: Child) -> GetTask:
+    return GetTask(id=child.task, history_length=_MAX_HISTORY)
+
+
+class _Messages:
+    """The messages that our log has of the agent. One without an id (0.1) is known by its content, as often as it is there."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        said = [message for message in snapshot.history if message.role is Role.AGENT]
+        if snapshot.status.message is not None:
+            said.append(snapshot.status.message)
+        self._ids = {message.message_id for message in said}
+        self._contents = Counter(msgspec.json.encode(message.parts) for message in said)
+
+    def take(self, message: Message) -> bool:
+        """True if our log has it. Otherwise it counts as known from now on."""
+        if message.message_id:
+            known = message.message_id in self._ids
+            self._ids.add(message.message_id)
+            return known
+        content = msgspec.json.encode(message.parts)
+        self._contents[content] -= 1
+        return self._contents[content] >= 0
 
 
 def _is_same(one: Message, sent: Message) -> bool:
