@@ -230,3 +230,17 @@ async def test_two_bridges_that_call_each_other_end(mode: str) -> None:
         if mode == "durable":
             async with connect(url) as client:
                 assert len([task async for task in client.list()]) == 1 + 5
+
+
+async def test_a_message_that_comes_after_the_agents_task_has_ended_does_not_change_how_it_ended(
+    crew: Crew, client: Client
+) -> None:
+    reply = await client.send("go", skill="slow", wait=False)
+    await crew.begun.wait()
+    late = await client.send("and this", task=reply.id, wait=False)  # it waits for the end of the turn
+    assert late.id == reply.id
+    crew.gate.set()
+    task = (await client.wait(reply.id)).task
+    assert task is not None
+    assert task.state is TaskState.COMPLETED
+    assert task.text == "before after"

@@ -11,7 +11,7 @@ from dragoman.engine.protocols import HEAD_BYTES, Bus, Lease, Log, Store, TaskQu
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import read_topic, topic, unpack
 from dragoman.errors import TaskNotFound
-from dragoman.model.ops import PushConfig, Scope
+from dragoman.model.ops import ListTasks, PushConfig, Scope
 from dragoman.model.task import TaskState
 from tests.conformance.conftest import SCOPE
 from tests.conformance.records import chunk, mail, reply, status, turn
@@ -245,3 +245,17 @@ async def test_a_listener_of_all_topics_hears_other_processes(buses: tuple[Bus, 
 def test_a_topic_can_be_read_again(scope: Scope) -> None:
     assert read_topic(topic(scope, "x/%y")) == (scope, "x/%y")
     assert read_topic("mail") is None and read_topic("#abc") is None
+
+
+async def test_an_answer_to_a_question_does_not_hide_a_task_that_could_have_been_a_message(
+    store: Store,
+) -> None:
+    log = store.scope(SCOPE)
+    lease = (await log.create("t", "c", mail(reply=True), node="n1")).lease
+    assert lease is not None
+    await log.settle(lease, [turn(), status(TaskState.INPUT_REQUIRED, kind="ask")], mail=1)
+    delivered = await log.deliver("t", mail("Rome"))
+    assert not delivered.snapshot.hidden
+    assert not (await log.head("t")).hidden
+    assert [each.task_id for each in (await log.find(ListTasks(), limit=10)).snapshots] == ["t"]
+    assert await log.unfinished() == 1

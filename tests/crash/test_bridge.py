@@ -181,8 +181,11 @@ async def test_the_rest_of_a_task_is_added_if_the_agent_cannot_repeat_events(
     assert len(crew.seen) == 1
 
 
-async def test_a_message_whose_answer_was_lost_is_found_in_the_list_of_the_agent(tmp_path: Path) -> None:
-    crew = Crew()
+@pytest.mark.parametrize("version", ["1.0", "0.1"])
+async def test_a_message_whose_answer_was_lost_is_found_by_its_id_or_that_of_its_task(
+    version: str, tmp_path: Path
+) -> None:
+    crew = Crew(versions=(version,))
     app = as_stranger(crew_app(crew))
     slow = slow_to_answer(app)
     async with running(app) as upstream, bridge_to(upstream, tmp_path) as bridge:

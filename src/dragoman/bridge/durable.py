@@ -142,7 +142,8 @@ class _Follower:
                 if (deadline := record.mail.deadline) is not None:
                     left = min(left, deadline - time.time())
                 if seconds is None or seconds > left:
-                    await self._fail(error)
+                    if not await self._has_ended(error):
+                        await self._fail(error)
                     return
                 if attempt == 1:
                     logger.warning(
@@ -178,6 +179,23 @@ class _Follower:
                 await cancel_child(self._upstream, call, self._child)
             raise
         journal.put(journal.change(record.status_record(TaskState.WORKING)))
+        return True
+
+    async def _has_ended(self, error: A2AError) -> bool:
+        """True if the agent refused a message because its task had ended before that came. Then ours has ended so, too."""
+        known = self._journal.loaded.delegated.get(self._peer)
+        if self._child is not None or known is None or not isinstance(error, _REFUSALS):
+            return False
+        call = make_call(self._record, self._record.scope, KEY, self._trace)
+        try:
+            task: Task = await self._upstream.call(call, _get(known))
+        except A2AError:
+            return False
+        if not task.state.terminal:
+            return False
+        self._child = known
+        await self._write_task(task)
+        await self._finish()
         return True
 
     def _seconds_to_wait(self, error: A2AError, attempt: int) -> float | None:
@@ -251,7 +269,9 @@ class _Follower:
                 for response in batch:
                     if not self._is_recorded(response.event):
                         yield response
-                        if self._end is not None:  # a subscription stays open while the agent waits for an answer
+                        if (
+                            self._end is not None
+                        ):  # a subscription stays open while the agent waits for an answer
                             return
         except UnsupportedOperation:  # it finished between the two questions
             yield StreamResponse(await self._upstream.call(call, _get(child)))
@@ -334,6 +354,12 @@ class _Follower:
             if any(_is_same(message, sent) for message in task.history):
                 return task.id, task.context_id, 0
             raise Uncertain(UNCERTAIN)
+        if self._upstream.names_tasks:
+            try:
+                started: Task = await self._upstream.call(call, GetTask(id=call.idempotency_key))
+            except TaskNotFound:
+                raise Uncertain(UNCERTAIN) from None
+            return started.id, started.context_id, 0
         if len(sent.message_id) < _MIN_ID_CHARACTERS:
             raise Uncertain(UNCERTAIN)
         found: list[Task] = []

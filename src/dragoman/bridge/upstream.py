@@ -228,6 +228,12 @@ class Upstream:
         return newest is not None and newest.deduplicates
 
     @property
+    def names_tasks(self) -> bool:
+        """True if whoever sends a message chooses the id of its task (0.1). A client uses the key of the call."""
+        newest = self._newest
+        return newest is not None and newest.names_tasks
+
+    @property
     def shows_callers(self) -> bool:
         """True if the agent sees credentials of the caller, not only ours."""
         return self._credentials.per_caller
@@ -530,6 +536,10 @@ class _Server:
     @property
     def deduplicates(self) -> bool:
         return self._connection is not None and self._connection.client.link.peer.is_dragoman
+
+    @property
+    def names_tasks(self) -> bool:
+        return self._connection is not None and self._connection.client.link.peer.dialect.names_tasks
 
     # -- health ------------------------------------------------------------------------------------------------
 

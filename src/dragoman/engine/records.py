@@ -492,9 +492,9 @@ class Snapshot:
                 self._move_status_to_history()
             self.history.append(body.message)
             if self.status.state.interrupted:
-                self.status = TaskStatus(
-                    state=TaskState.SUBMITTED, timestamp=body.at or self.status.timestamp
-                )
+                # `submitted` would hide a task whose first answer could have been a bare Message.
+                state = TaskState.WORKING if self.mails[0][1].reply else TaskState.SUBMITTED
+                self.status = TaskStatus(state=state, timestamp=body.at or self.status.timestamp)
             elif not self.status.timestamp:
                 self.status = replace(self.status, timestamp=body.at)
         elif kind == "turn":

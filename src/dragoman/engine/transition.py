@@ -68,6 +68,8 @@ class Deliver(Struct, frozen=True, gc=False):
     node: str = ""
     push: bool = False
     """The message brings a push config."""
+    reply: bool = False
+    """The answer to the first message could have been a bare Message: `submitted` would hide the task again."""
 
 
 class Append(Struct, frozen=True, gc=False):
@@ -150,7 +152,8 @@ def _deliver(row: TaskRow, job: Deliver) -> Decision:
     state, updated = row.state, row.updated
     if job.mail.kind == "message":
         if state.interrupted:  # the answer sets the task in motion again
-            state, updated = TaskState.SUBMITTED, job.at or updated
+            state = TaskState.WORKING if job.reply else TaskState.SUBMITTED
+            updated = job.at or updated
         elif not updated:
             updated = job.at
     node, fence, attempt, leased = row.node, row.fence, row.attempt, False

@@ -428,7 +428,8 @@ class MemoryLog:
         found = self._task(task)
         record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
         at = mail.at if isinstance(mail, Mail) else ""
-        decision = decide(found.row, Deliver(task, record, at, node, webhook is not None))
+        reply = found.snapshot.mails[0][1].reply
+        decision = decide(found.row, Deliver(task, record, at, node, webhook is not None, reply))
         if webhook is not None:
             webhook = self._store.push_configs.check(found.key, webhook)
         return self._take(found, decision, dedupe, webhook)

@@ -236,7 +236,9 @@ class _Batch:
         message = isinstance(job.mail, Mail)
         record = Record("message" if message else "cancel", job.mail)
         at = job.mail.at if isinstance(job.mail, Mail) else ""
-        decision = decide(held.row, Deliver(job.task, record, at, job.node, job.webhook is not None))
+        decision = decide(
+            held.row, Deliver(job.task, record, at, job.node, job.webhook is not None, held.reply)
+        )
         if job.webhook is not None:
             others = self._others.setdefault(key, {})
             job.webhook = webhooks.checked(others, job.webhook)

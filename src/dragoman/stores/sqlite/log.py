@@ -326,7 +326,7 @@ class SqliteLog:
             raise TaskNotFound(task)
         record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
         at = mail.at if isinstance(mail, Mail) else ""
-        decision = decide(held.row, Deliver(task, record, at, node, webhook is not None))
+        decision = decide(held.row, Deliver(task, record, at, node, webhook is not None, held.reply))
         if webhook is not None:
             webhook = self._webhooks.check(db, held.key, webhook)
         key, row = held.key, decision.row
