@@ -312,7 +312,8 @@ async def test_nothing_is_checked_while_the_agent_is_well() -> None:
         for _ in range(5):
             await upstream.call(Call(), say())
         assert len(site.requests) - len(site.calls) == cards
-        assert upstream._servers[0]._background is None
+        server = upstream._servers[0]
+        assert server._refreshing is None and server._checking is None
 
 
 async def test_an_old_card_is_read_again_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,6 +544,52 @@ async def test_a_remembered_token_is_forgotten_when_it_expires() -> None:
         with pytest.raises(CallerAway):
             await upstream.call(of("ada"), say())
         assert not upstream._credentials._remembered and not site.calls
+
+
+async def test_a_cookie_of_the_agent_is_not_kept() -> None:
+    async with Site() as site, opened(site.url, credentials={"type": "caller"}) as upstream:
+        site.headers = "Set-Cookie: session=ada; Path=/\r\n"
+        await upstream.call(of("ada", "ADA"), say())
+        await upstream.call(of("bob", "BOB"), say())
+        assert all("cookie" not in headers for _, _, headers in site.requests)
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+@pytest.mark.parametrize("kind", ["caller", "token_exchange"])
+async def test_calls_and_streams_over_every_binding_show_the_credential_of_their_own_caller(
+    binding: str, kind: str
+) -> None:
+    server, port = OAuthServer(), free_port()
+    server.programs = {"bridge": Program("bridge", SECRET, (UPSTREAM,))}
+    async with server.running():
+        crew = Crew(server)
+        table = {
+            "type": "token_exchange",
+            "token_url": server.token_url,
+            "client_id": "bridge",
+            "client_secret": SECRET,
+            "audience": UPSTREAM,
+        }
+        given = table if kind == "token_exchange" else {"type": "caller"}
+        app = application(crew.agent, store="memory:", grpc_port=port)
+        async with running(app) as url, AsyncExitStack() as stack:
+            upstream = await stack.enter_async_context(
+                opened(url, binding=binding, credentials=given, allow_private=binding == "GRPC")
+            )
+            audience = BRIDGE if kind == "token_exchange" else UPSTREAM
+
+            async def use(who: str) -> None:
+                call = of(who, server.token(who, audience))
+                sent = await upstream.call(call, say(who))
+                assert sent.status.state.terminal
+                with pytest.raises(TaskNotFound):
+                    await upstream.call(of("eve", server.token("eve", audience)), GetTask(id=sent.id))
+                async for _ in upstream.stream(call, say(who)):
+                    pass
+                assert (await upstream.call(call, ListTasks())).total_size == 2
+
+            await asyncio.gather(*(use(who) for who in ("ada", "bob", "cyd")))
+    assert {each["sub"] for each in crew.seen} == {"ada", "bob", "cyd", "eve"}
 
 
 @asynccontextmanager

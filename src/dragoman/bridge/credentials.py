@@ -23,8 +23,6 @@ import os
 import time
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -124,6 +122,21 @@ def depends_on_caller(settings: UpstreamSettings) -> bool:
     return isinstance(given, dict) and given.get("type") in ("caller", "token_exchange")
 
 
+class acting_for:
+    """Requests that are made in this block are for `call`. Do not `yield` to a caller inside it."""
+
+    __slots__ = ("_before", "_call")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._before = _CALL.set(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        _CALL.reset(self._before)
+
+
 class RouteCredentials:
     """The credentials of one route. `given` is for `connect(credentials=)`."""
 
@@ -138,15 +151,6 @@ class RouteCredentials:
     async def close(self) -> None:
         self._remembered.clear()
         await self._tokens.close()
-
-    @contextmanager
-    def acting_for(self, call: Call) -> Iterator[None]:
-        """Requests that are made in this block are for `call`. Do not `yield` to a caller inside it."""
-        before = _CALL.set(call)
-        try:
-            yield
-        finally:
-            _CALL.reset(before)
 
     def remember(self, call: Call) -> None:
         """A caller was authenticated. An anonymous one is nobody, and nothing of it is remembered."""

@@ -18,15 +18,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.bridge.credentials import CallerAway, RouteCredentials
+from dragoman.bridge.credentials import CallerAway, RouteCredentials, acting_for
 from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
 from dragoman.client.discover import AgentCache
@@ -137,7 +137,6 @@ class Upstream:
         self.settings, self.name = settings, name
         self.observer: Observer | None = None
         self._credentials = RouteCredentials(settings)
-        self._acting_for = self._credentials.acting_for
         guard = OutboundGuard(allow_private=settings.allow_private)
         for url in (*settings.addresses, settings.signed_by):
             guard.allow(url)
@@ -249,61 +248,66 @@ class Upstream:
     # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
-        seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
         op = UNARY[type(request)].name if type(request) in UNARY else EXTENSION.name
-        with self._explaining(call):
-            async with self._place(call, op) as servers:
-                first: A2AError | None = None
-                for server in servers:
-                    sent = False
-                    try:
-                        with self._observed(server, call, op, request) as call_, self._acting_for(call_):
-                            connection = await server.connect()
-                            sent = True
-                            with connection.used():
-                                async with server.judged(seconds):
-                                    return await connection.client.service.call(call_, request)
-                    except A2AError as error:
-                        first = first or error
-                        if sent and not _may_try_another(error, request):
-                            raise
-                assert first is not None
-                raise first
+        seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
+        if not self._queue.enter():
+            await self._wait_for_place(call, op)
+        try:
+            first: A2AError | None = None
+            for server in self._choose(call, op):
+                attempt = _Attempt(server, self.observer, call, op, request)
+                try:
+                    with attempt, acting_for(attempt.call):
+                        client = await attempt.connect()
+                        if seconds is None:
+                            return await client.service.call(attempt.call, request)
+                        try:
+                            async with asyncio.timeout(seconds):
+                                return await client.service.call(attempt.call, request)
+                        except TimeoutError:
+                            raise Unreachable(f"{server.url} did not answer within {seconds:g} s") from None
+                except A2AError as error:
+                    first = first or error
+                    if attempt.sent and not _may_try_another(error, request):
+                        break
+            assert first is not None
+            told = self._explain(call, first)
+            raise told from (first if told is not first else first.__cause__)
+        finally:
+            self._queue.leave()
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = (SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM).name
-        with self._explaining(call):
-            async with self._place(call, op) as servers:
-                first: A2AError | None = None
-                for server in servers:
-                    sent = received = False
-                    try:
-                        with self._observed(server, call, op, request) as call_:
-                            with self._acting_for(call_):
-                                connection = await server.connect()
-                            sent = True
-                            with connection.used():
-                                async with (
-                                    server.judged(None) as trial,
-                                    aclosing(connection.client.service.stream(call_, request)) as batches,  # type: ignore[type-var]
-                                ):
-                                    while (batch := await self._next(batches, call_)) is not None:
-                                        if not received:
-                                            received = True
-                                            trial.succeeded()
-                                        yield batch
-                        return
-                    except A2AError as error:
-                        first = first or error
-                        if received or (sent and not _may_try_another(error, request)):
-                            raise
-                assert first is not None
-                raise first
+        if not self._queue.enter():
+            await self._wait_for_place(call, op)
+        try:
+            first: A2AError | None = None
+            for server in self._choose(call, op):
+                attempt = _Attempt(server, self.observer, call, op, request)
+                try:
+                    with attempt:
+                        with acting_for(attempt.call):
+                            client = await attempt.connect()
+                        batches: Any = client.service.stream(attempt.call, request)
+                        async with aclosing(batches):
+                            while (batch := await self._next(batches, attempt.call)) is not None:
+                                attempt.answered()
+                                yield batch
+                    return
+                except A2AError as error:
+                    first = first or error
+                    if attempt.received or (attempt.sent and not _may_try_another(error, request)):
+                        break
+            assert first is not None
+            told = self._explain(call, first)
+            raise told from (first if told is not first else first.__cause__)
+        finally:
+            self._queue.leave()
 
     async def _next(self, batches: Any, call: Call) -> Batch | None:
         """The next batch; None at the end. The context of the call is set for this step only."""
         seconds, batch = self.settings.timeout, None
-        with self._acting_for(call):
+        with acting_for(call):
             if seconds is None:
                 batch = await anext(batches, None)
                 return batch
@@ -316,64 +320,41 @@ class Upstream:
 
     # -- internal ----------------------------------------------------------------------------------------------
 
-    def _choose(self) -> Sequence[_Server]:
+    async def _wait_for_place(self, call: Call, operation: str) -> None:
+        try:
+            await self._queue.wait(call)
+        except Unavailable as error:
+            self._refuse(call, operation, error)
+            raise
+
+    def _choose(self, call: Call, operation: str) -> Sequence[_Server]:
         """The servers to call, in this order. Raises `Unavailable` if none may be called now."""
         well = [server for server in self._servers if server.admits]
         if not well:
-            wait = min(server.seconds_left for server in self._servers)
-            raise Unavailable("the agent behind this address is away", retry_after=max(1.0, round(wait, 1)))
+            wait = max(1.0, round(min(server.seconds_left for server in self._servers), 1))
+            error = Unavailable("the agent behind this address is away", retry_after=wait)
+            self._refuse(call, operation, error)
+            raise error
         return well
 
-    @asynccontextmanager
-    async def _place(self, call: Call, operation: str) -> AsyncIterator[Sequence[_Server]]:
-        """Wait for a place among the calls under way; the servers to call. Raises `Unavailable`."""
-        async with AsyncExitStack() as entered:
-            try:
-                await entered.enter_async_context(self._queue.enter(call))
-                servers = self._choose()
-            except Unavailable as error:
-                if self.observer is not None:
-                    self.observer.refuse(call, operation, error.reason)
-                raise
-            yield servers
+    def _refuse(self, call: Call, operation: str, error: A2AError) -> None:
+        if self.observer is not None:
+            self.observer.refuse(call, operation, error.reason)
 
-    @contextmanager
-    def _observed(self, server: _Server, call: Call, operation: str, request: Request) -> Iterator[Call]:
-        """Observe one call of a server. Yields the call to send."""
-        if self.observer is None:
-            yield call
-            return
-        observed, outcome = self.observer.begin(server.host, call, operation, request), _LEFT
-        try:
-            yield observed.call
-            outcome = "OK"
-        except A2AError as error:
-            outcome = error.reason
-            raise
-        finally:
-            observed.end(outcome)
-
-    @contextmanager
-    def _explaining(self, call: Call) -> Iterator[None]:
-        """Log what went wrong with tokens, and raise what the caller may know of it."""
-        try:
-            yield
-        except CannotExchange as error:
+    def _explain(self, call: Call, error: A2AError) -> A2AError:
+        """What the caller may know of an error. What went wrong with tokens is logged."""
+        if isinstance(error, CannotExchange):
             logger.error("%s: %s", self.name, error.message)
-            raise Unavailable("no token can be had for the agent behind this address") from error
-        except CallerAway:
-            raise
-        except Unauthenticated as error:
-            if self._credentials.forget(call):
-                logger.info("%s: %s", self.name, error.message)
-                raise CallerAway(
-                    "what you showed last is refused: send a request with new credentials"
-                ) from error
-            if isinstance(error, SubjectRefused):
-                logger.info("%s: %s", self.name, error.message)
-                text = "your token cannot be exchanged for one of the agent behind this address"
-                raise Unauthenticated(text) from error
-            raise
+            return Unavailable("no token can be had for the agent behind this address")
+        if isinstance(error, CallerAway) or not isinstance(error, Unauthenticated):
+            return error
+        if self._credentials.forget(call):
+            logger.info("%s: %s", self.name, error.message)
+            return CallerAway("what you showed last is refused: send a request with new credentials")
+        if isinstance(error, SubjectRefused):
+            logger.info("%s: %s", self.name, error.message)
+            return Unauthenticated("your token cannot be exchanged for one of the agent behind this address")
+        return error
 
 
 def _may_try_another(error: A2AError, request: Request) -> bool:
@@ -392,16 +373,58 @@ def _is_failure(error: A2AError) -> bool:
     return isinstance(error, Unavailable) and error.retry_after is None
 
 
-class _Trial:
-    """A call that shows whether a server is well. `alone`: it is the one that is let through."""
+class _Attempt:
+    """One call of one server: it is observed, uses the connection, and shows whether the server is well."""
 
-    __slots__ = ("_server", "alone")
+    __slots__ = ("_connection", "_observed", "_server", "_tries", "call", "received")
 
-    def __init__(self, server: _Server, *, alone: bool) -> None:
-        self._server, self.alone = server, alone
+    def __init__(
+        self, server: _Server, observer: Observer | None, call: Call, operation: str, request: Request
+    ) -> None:
+        self._server = server
+        self._observed = None if observer is None else observer.begin(server.host, call, operation, request)
+        self.call = call if self._observed is None else self._observed.call
+        """The call as it is to be sent."""
+        self._connection: _Connection | None = None
+        self._tries = server.begin_trial()
+        self.received = False
+        """The server has answered."""
 
-    def succeeded(self) -> None:
-        self._server.succeeded()
+    @property
+    def sent(self) -> bool:
+        """Something may have been sent."""
+        return self._connection is not None
+
+    async def connect(self) -> Client:
+        connection = await self._server.connect()
+        connection.users += 1
+        self._connection = connection
+        return connection.client
+
+    def answered(self) -> None:
+        if not self.received:
+            self.received = True
+            self._server.succeeded()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        server, outcome = self._server, "OK"
+        if isinstance(error, A2AError):
+            outcome = error.reason
+        elif error is not None:
+            outcome = _LEFT
+        if self._connection is not None:
+            self._connection.leave()
+            if error is None:
+                server.succeeded()
+            elif isinstance(error, A2AError):
+                server.judge(error)
+        if self._tries:
+            server.end_trial()
+        if self._observed is not None:
+            self._observed.end(outcome)
 
 
 class _Connection:
@@ -410,22 +433,17 @@ class _Connection:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.since = time.monotonic()
-        self._users, self._replaced = 0, False
+        self.users, self._replaced = 0, False
         self._closing: asyncio.Task[None] | None = None
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if self._replaced and not self._users:
-                self._closing = asyncio.create_task(self.client.close())
+    def leave(self) -> None:
+        self.users -= 1
+        if self._replaced and not self.users:
+            self._closing = asyncio.create_task(self.client.close())
 
     def replace(self) -> None:
         self._replaced = True
-        if not self._users:
+        if not self.users:
             self._closing = asyncio.create_task(self.client.close())
 
 
@@ -454,8 +472,10 @@ class _Server:
             self._policy = replace(self._policy, patience=_FAILOVER_PATIENCE_SECONDS)
         self._connection: _Connection | None = None
         self._opening = asyncio.Lock()
-        self._background: asyncio.Task[None] | None = None
-        """Reads the card again, because it is old or because the server was not well."""
+        self._refreshing: asyncio.Task[None] | None = None
+        """Reads the card again, because it is old."""
+        self._checking: asyncio.Task[None] | None = None
+        """Reads the card again, because the server was not well."""
         self._failures = 0
         self._error = ""
         self._breaker: Literal["closed", "half-open", "open"] = "closed"
@@ -478,8 +498,10 @@ class _Server:
                             self._failed(error)
                         raise
                     self.succeeded()
-        elif time.monotonic() - connection.since > _CARD_SECONDS:
-            self._in_background(self._refresh())
+        elif time.monotonic() - connection.since > _CARD_SECONDS and (
+            self._refreshing is None or self._refreshing.done()
+        ):
+            self._refreshing = asyncio.create_task(self._refresh(connection))
         return connection
 
     async def _open(self) -> _Connection:
@@ -513,22 +535,16 @@ class _Server:
             self.verdict = Verdict(state="unchecked" if found.document.get("signatures") else "unsigned")
         return self._connection
 
-    async def _refresh(self) -> None:
-        assert self._connection is not None
-        self._connection.since = time.monotonic()  # the next attempt is as far away, also if this one fails
+    async def _refresh(self, connection: _Connection) -> None:
+        connection.since = time.monotonic()  # the next attempt is as far away, also if this one fails
         with keep_going(logger, f"reading the card of {self.name} again", A2AError):
             await self._open()
 
-    def _in_background(self, work: Any) -> None:
-        if self._background is None or self._background.done():
-            self._background = asyncio.create_task(work, name=f"dragoman-upstream-{self.name}")
-        else:
-            work.close()
-
     async def close(self) -> None:
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
+        for task in (self._refreshing, self._checking):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.client.close()
@@ -571,30 +587,26 @@ class _Server:
             error=self._error,
         )
 
-    @asynccontextmanager
-    async def judged(self, seconds: float | None) -> AsyncIterator[_Trial]:
-        """What happens in this block shows whether the server is well. It may take so many seconds."""
-        trial = _Trial(self, alone=self._breaker == "half-open")
-        self._trying = self._trying or trial.alone
-        try:
-            async with asyncio.timeout(seconds):
-                yield trial
-            trial.succeeded()
-        except TimeoutError:
-            error = Unreachable(f"{self.url} did not answer within {seconds:g} s")
+    def begin_trial(self) -> bool:
+        """True if this call is the one that is let through, and shows whether others may be; then `end_trial`."""
+        if self._breaker != "half-open":
+            return False
+        self._trying = True
+        return True
+
+    def end_trial(self) -> None:
+        self._trying = False
+
+    def judge(self, error: A2AError) -> None:
+        """What an error of a call says about the server."""
+        if _is_failure(error):
             self._failed(error)
-            raise error from None
-        except A2AError as error:
-            if _is_failure(error):
-                self._failed(error)
-            elif not isinstance(error, _BEFORE_SENDING):
-                trial.succeeded()
-            raise
-        finally:
-            if trial.alone:
-                self._trying = False
+        elif not isinstance(error, _BEFORE_SENDING):
+            self.succeeded()
 
     def succeeded(self) -> None:
+        if self._breaker == "closed" and not self._error:
+            return
         if self._breaker != "closed":
             logger.info("%s: %s is well again", self.name, self.host)
         self._failures, self._error, self._breaker = 0, "", "closed"
@@ -615,7 +627,8 @@ class _Server:
             )  # fmt: skip
         self._breaker = "open"
         self._retry_at = time.monotonic() + self._break_seconds
-        self._in_background(self._check_until_well())
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check_until_well())
 
     async def _check_until_well(self) -> None:
         """Read the card again until it can be read. Then one call may try."""
@@ -643,21 +656,17 @@ class _Queue:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    @asynccontextmanager
-    async def enter(self, call: Call) -> AsyncIterator[None]:
-        """Wait for a place. Raises `Unavailable` if there are too many that wait, or it takes too long."""
+    def enter(self) -> bool:
+        """Take a place, if there is one. Then `leave`."""
         if self._limit is not None and (self.active >= self._limit or self._waiting):
-            await self._wait(self._limit, call)
-        else:
-            self.active += 1
-        try:
-            yield
-        finally:
-            self._leave()
+            return False
+        self.active += 1
+        return True
 
-    async def _wait(self, limit: int, call: Call) -> None:
+    async def wait(self, call: Call) -> None:
+        """Wait for a place, and take it. Raises `Unavailable` if there are too many that wait, or it takes too long."""
         full = Unavailable("the agent behind this address has as much to do as it may", retry_after=1)
-        if len(self._waiting) >= limit:
+        if len(self._waiting) >= (self._limit or 0):
             raise full
         place = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
@@ -674,11 +683,11 @@ class _Queue:
 
     def _give_up(self, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
-            self._leave()  # it was given to us in this moment
+            self.leave()  # it was given to us in this moment
         else:
             self._waiting.remove(place)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         self.active -= 1
         while self._waiting:
             place = self._waiting.popleft()
