@@ -191,9 +191,13 @@ class OAuthServer:
         answered: Response = self._server.create_token_response(made)
         return answered
 
+    async def keys(self, request: Request) -> Response:
+        return JSONResponse(self.jwks())
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        app = Starlette(routes=[Route("/token", self.answer, methods=["POST"])])
+        routes = [Route("/token", self.answer, methods=["POST"]), Route("/keys", self.keys)]
+        app = Starlette(routes=routes)
         server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none"))
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         config = server.config

@@ -14,6 +14,7 @@ from dragoman.auth import Bearer, hashed
 from dragoman.client import Client, connect
 from dragoman.engine.protocols import TaskQuery
 from dragoman.errors import A2AError
+from dragoman.model.ops import Call, Principal
 from dragoman.model.task import TaskState
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
@@ -116,3 +117,50 @@ async def test_no_credential_of_a_caller_is_stored_or_logged(
     assert ADA not in caplog.text
     stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
     assert b"hello" in stored and ADA.encode() not in stored
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+async def test_a_message_whose_credential_was_refused_is_sent_once_when_its_caller_is_back(
+    tmp_path: Path, stranger: bool
+) -> None:
+    """A message that was not sent, because the credential is of no more use, is not taken for one that may have been."""
+    crew, store = Crew(auth=[Bearer({"ada": hashed(ADA + "-new")})]), f"sqlite:///{tmp_path / 'bridge.db'}"
+    app = as_stranger(crew_app(crew)) if stranger else crew_app(crew)
+    auth = {"tokens": {"ada": {"secret": ADA}, "ada-new": {"secret": ADA + "-new"}}}
+    settings: dict[str, Any] = {"auth": auth, "credentials": {"type": "caller"}}
+    async with asyncio.timeout(60), bridged(app, store=store, **settings) as (url, bridge):
+        upstream = bridge.routes[0].upstream
+        async with caller(url, ADA) as ada:
+            begun = await ada.send("hello", wait=False)
+            assert begun.task is not None
+            task = begun.task.id
+            await until(lambda: status_in_store(store, task), lambda now: now is TaskState.AUTH_REQUIRED)
+            assert not crew.seen
+            # The same caller comes back with another token, which the agent takes.
+            upstream.remember_caller(
+                Call(principal=Principal(id="ada"), credentials={"authorization": f"Bearer {ADA}-new"})
+            )
+            await until(lambda: len(crew.seen))
+            await until(lambda: status_in_store(store, task), lambda now: now is TaskState.COMPLETED)
+    assert len(crew.seen) == 1
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+async def test_messages_that_find_the_agent_full_wait_and_are_sent_once(
+    tmp_path: Path, stranger: bool
+) -> None:
+    crew, store = Crew(), f"sqlite:///{tmp_path / 'bridge.db'}"
+    app = as_stranger(crew_app(crew)) if stranger else crew_app(crew)
+    async with asyncio.timeout(60), bridged(app, store=store, concurrency=1) as (url, bridge):
+        upstream = bridge.routes[0].upstream
+        async with connect(url, agents={}) as client:
+            slow = await client.send("one", skill="slow", wait=False)
+            await crew.begun.wait()
+            others = [await client.send(f"{n}", wait=False) for n in range(4)]
+            await until(lambda: upstream.health().waiting)
+            crew.gate.set()
+            for each in (slow, *others):
+                assert each.task is not None
+                done = await client.wait(each.task.id)
+                assert done.task is not None and done.task.status.state is TaskState.COMPLETED
+    assert len(crew.seen) == 5

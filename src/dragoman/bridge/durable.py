@@ -236,7 +236,7 @@ class _Follower:
             if self._child is not None and record.cancelled:
                 await cancel_child(upstream, call, self._child)
             raise
-        except NotSent:
+        except (NotSent, CallerAway):
             if self._child is None:
                 self._may_have_sent = record.resumed
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from dragoman.bridge.upstream import Upstream
+from dragoman.bridge.upstream import NotCalled, Upstream
 from dragoman.client.transport.transport import NotSent
 from dragoman.errors import (
     A2AError,
@@ -24,6 +24,8 @@ logger = logging.getLogger("dragoman.bridge")
 
 def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
     """The error for a caller of ours."""
+    if isinstance(error, NotCalled):
+        return Unavailable(error.message, retry_after=error.retry_after)
     if isinstance(error, NotSent):
         logger.warning("%s cannot be reached: %s", upstream.name, error.message)
         return Unavailable("the agent behind this address cannot be reached", retry_after=1)

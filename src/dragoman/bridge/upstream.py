@@ -76,6 +76,10 @@ _LEFT = "LEFT"
 """The outcome of a call that nobody waited for."""
 
 
+class NotCalled(Unavailable, NotSent):
+    """The agent was not called: there is too much to do, it is away, or there is no token for it."""
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """What is known of the signature of a card."""
 
@@ -323,16 +327,16 @@ class Upstream:
     async def _wait_for_place(self, call: Call, operation: str) -> None:
         try:
             await self._queue.wait(call)
-        except Unavailable as error:
+        except NotCalled as error:
             self._refuse(call, operation, error)
             raise
 
     def _choose(self, call: Call, operation: str) -> Sequence[_Server]:
-        """The servers to call, in this order. Raises `Unavailable` if none may be called now."""
+        """The servers to call, in this order. Raises `NotCalled` if none may be called now."""
         well = [server for server in self._servers if server.admits]
         if not well:
             wait = max(1.0, round(min(server.seconds_left for server in self._servers), 1))
-            error = Unavailable("the agent behind this address is away", retry_after=wait)
+            error = NotCalled("the agent behind this address is away", retry_after=wait)
             self._refuse(call, operation, error)
             raise error
         return well
@@ -345,7 +349,7 @@ class Upstream:
         """What the caller may know of an error. What went wrong with tokens is logged."""
         if isinstance(error, CannotExchange):
             logger.error("%s: %s", self.name, error.message)
-            return Unavailable("no token can be had for the agent behind this address")
+            return NotCalled("no token can be had for the agent behind this address")
         if isinstance(error, CallerAway) or not isinstance(error, Unauthenticated):
             return error
         if self._credentials.forget(call):
@@ -664,8 +668,8 @@ class _Queue:
         return True
 
     async def wait(self, call: Call) -> None:
-        """Wait for a place, and take it. Raises `Unavailable` if there are too many that wait, or it takes too long."""
-        full = Unavailable("the agent behind this address has as much to do as it may", retry_after=1)
+        """Wait for a place, and take it. Raises `NotCalled` if there are too many that wait, or it takes too long."""
+        full = NotCalled("the agent behind this address has as much to do as it may", retry_after=1)
         if len(self._waiting) >= (self._limit or 0):
             raise full
         place = asyncio.get_running_loop().create_future()
