@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 JSONRPC_ONLY = ("fasta2a-2.1.1", "a2a-sdk-0.2.16")
-"""Servers with no other binding. a2a-sdk 0.2.16 has gRPC, but finds no task there whose id has a hyphen, as all of its own."""
+"""Libraries with no other binding. a2a-sdk 0.2.16 has gRPC, but finds no task there whose id has a hyphen, as all of its own."""
 TO_THEM = [
     Pair(OURS, name, binding, version)
     for name in SERVERS
@@ -47,6 +47,7 @@ FROM_THEM = [
     for name in CLIENTS
     for version in VERSIONS[name]
     for binding in BINDINGS
+    if binding == "JSONRPC" or name not in JSONRPC_ONLY
 ]
 ALL = (*TO_THEM, *FROM_THEM)
 

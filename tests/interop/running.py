@@ -21,6 +21,7 @@ SERVERS = {
 CLIENTS = {
     "a2a-sdk-1.3.0": "a2a_sdk_1_client.py",
     "a2a-sdk-0.3.26": "a2a_sdk_0_3_client.py",
+    "a2a-sdk-0.2.16": "a2a_sdk_0_2_client.py",
     "a2a-js-1.3.0": "a2a_js_client.mjs",
 }
 VERSIONS = {

@@ -26,6 +26,7 @@ LACKS = (
         peer="a2a-sdk-0.2.16",
         role="server",
     ),
+    Lack(frozenset({"resubscribe"}), "It cannot subscribe.", peer="a2a-sdk-0.2.16", role="client"),
     Lack(
         frozenset({"message", "list", "multi_turn", "finished_task"}),
         "Every message is a task of its own, there is no answer without one, and a finished task starts again. "
