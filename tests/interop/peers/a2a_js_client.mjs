@@ -6,7 +6,8 @@ import { ClientFactory, DefaultAgentCardResolver, JsonRpcTransportFactory, RestT
 import { GrpcTransportFactory } from '@a2a-js/sdk/client/grpc';
 import { TaskNotFoundError } from '@a2a-js/sdk/errors';
 
-const [url, binding = 'JSONRPC', version = '1.0'] = process.argv.slice(2);
+const [urls, binding = 'JSONRPC', version = '1.0'] = process.argv.slice(2);
+let url = '';
 const LIMIT = 10_000;
 
 class Absent extends Error {}
@@ -213,19 +214,21 @@ async function refused(answer, kind) {
 }
 
 let failed = false;
-for (const [name, check] of Object.entries(checks)) {
-  let [ok, note] = [true, ''];
-  let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`nothing after ${LIMIT / 1000} s`)), LIMIT);
-  });
-  try {
-    note = (await Promise.race([check(), late])) ?? '';
-  } catch (error) {
-    [ok, note] = [error instanceof Absent ? null : false, `${error.name}: ${error.message}`];
+for (url of urls.split(',')) {
+  for (const [name, check] of Object.entries(checks)) {
+    let [ok, note] = [true, ''];
+    let timer;
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`nothing after ${LIMIT / 1000} s`)), LIMIT);
+    });
+    try {
+      note = (await Promise.race([check(), late])) ?? '';
+    } catch (error) {
+      [ok, note] = [error instanceof Absent ? null : false, `${error.name}: ${error.message}`];
+    }
+    clearTimeout(timer);
+    failed ||= ok === false;
+    console.log(JSON.stringify({ url, check: name, ok, note: note.slice(0, 500) }));
   }
-  clearTimeout(timer);
-  failed ||= ok === false;
-  console.log(JSON.stringify({ check: name, ok, note: note.slice(0, 500) }));
 }
 process.exit(failed ? 1 : 0);

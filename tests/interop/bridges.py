@@ -1,0 +1,189 @@
+"""The servers of others behind bridges, and the clients of others in front of them.
+
+One `dragoman bridge` has a route for each way to call each server, in both modes. Clients of 0.3 over gRPC cannot say which agent
+of a port they mean, so for them each route also has a bridge of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.request import urlopen
+
+from dragoman.bridge.application import make_bridge
+from dragoman.bridge.settings import one_route
+from dragoman.server.runtime import running
+from tests.interop.matrix import FROM_THEM, TO_THEM
+from tests.interop.running import Outcome, checks_at, serving
+from tests.ports import free_port
+
+T = TypeVar("T")
+
+MODES = ("durable", "pass")
+OFFICIAL = ("a2a-sdk-1.3.0", "a2a-sdk-0.3.26", "a2a-js-1.3.0")
+"""The clients. Each is tried in front of every server."""
+AT_ONCE = 5
+"""Processes of clients that run at the same time: each waits more than it works."""
+IN_ONE_PROCESS = 6
+"""Crossings that one of them tries: to start it takes longer than to try one."""
+
+
+class Way(NamedTuple):
+    """A library, and how it calls or is called."""
+
+    library: str
+    binding: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.library}-{self.version}-{self.binding}".replace("+", "")
+
+
+class Crossing(NamedTuple):
+    """A client on one side of a bridge, a server on the other."""
+
+    mode: str
+    client: Way
+    server: Way
+
+    @property
+    def route(self) -> str:
+        return f"{self.mode}-{self.server.name}"
+
+
+CLIENT_WAYS = [Way(pair.client, pair.binding, pair.version) for pair in FROM_THEM if pair.client in OFFICIAL]
+SERVER_WAYS = [Way(pair.server, pair.binding, pair.version) for pair in TO_THEM]
+CROSSINGS = [
+    Crossing(mode, client, server) for mode in MODES for server in SERVER_WAYS for client in CLIENT_WAYS
+]
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    rest = iter(items)
+    while some := tuple(islice(rest, size)):
+        yield some
+
+
+def needs_own_port(client: Way) -> bool:
+    return client.binding == "GRPC" and client.version == "0.3"
+
+
+class Crossings:
+    """Runs the clients of some crossings, a few at a time, and knows what they found."""
+
+    def __init__(self, wanted: Iterable[Crossing], folder: Path) -> None:
+        self.wanted, self._folder = list(wanted), folder
+        self._found: dict[Crossing, tuple[Future[dict[str, list[Outcome]]], str]] = {}
+
+    def found(self, crossing: Crossing) -> list[Outcome]:
+        run, url = self._found[crossing]
+        return run.result()[url]
+
+    @contextmanager
+    def running(self) -> Iterator[Crossings]:
+        with ExitStack() as stack:
+            libraries = dict.fromkeys(each.server.library for each in self.wanted)
+            urls = {name: stack.enter_context(serving(name)) for name in libraries}
+            routes = dict.fromkeys((each.route, each.mode, each.server) for each in self.wanted)
+            settings = {
+                route: {
+                    "url": urls[server.library],
+                    "mode": mode,
+                    "version": server.version,
+                    "binding": server.binding,
+                }
+                for route, mode, server in routes
+            }
+            shared = stack.enter_context(_bridge(settings, self._folder))
+            alone = {each.route for each in self.wanted if needs_own_port(each.client)}
+            own = stack.enter_context(_bridges({name: settings[name] for name in alone}))
+            pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+            for client in dict.fromkeys(each.client for each in self.wanted):
+                urls = {
+                    each: own[each.route] if needs_own_port(client) else f"{shared}{each.route}/"
+                    for each in self.wanted
+                    if each.client == client
+                }
+                for some in batched(urls.items(), IN_ONE_PROCESS):
+                    run = pool.submit(
+                        checks_at, client.library, [url for _, url in some], client.binding, client.version
+                    )
+                    self._found |= {each: (run, url) for each, url in some}
+            try:
+                yield self
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _bridge(settings: dict[str, dict[str, str]], folder: Path) -> Iterator[str]:
+    """One bridge with all routes: `dragoman bridge bridge.toml`. Yields its URL."""
+    file = folder / "bridge.toml"
+    tables = [
+        f'[agents."{name}"]\n' + "".join(f'{key} = "{value}"\n' for key, value in route.items())
+        for name, route in settings.items()
+    ]
+    file.write_text("\n".join(tables), "utf-8")
+    port, grpc_port = free_port(), free_port()
+    command = [str(Path(sys.executable).parent / "dragoman"), "bridge", str(file), "--store", "memory:"]
+    log = folder / "bridge.log"
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            [*command, "--port", str(port), "--grpc-port", str(grpc_port)], stdout=written, stderr=written
+        )
+    url = f"http://127.0.0.1:{port}/"
+    try:
+        _wait_until_ready(f"{url}readyz", process, log)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"the bridge did not start:\n{log.read_text('utf-8', 'replace')}")
+
+
+@contextmanager
+def _bridges(settings: dict[str, dict[str, str]]) -> Iterator[dict[str, str]]:
+    """A bridge of its own for each route, all in a thread of this process. Yields their URLs."""
+    ready, stop = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+    urls: dict[str, str] = {}
+
+    async def serve() -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                for name, route in settings.items():
+                    app = make_bridge(one_route(**route)).app(store="memory:", grpc_port=0)
+                    urls[name] = await stack.enter_async_context(running(app))
+            finally:
+                ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="bridges")
+    thread.start()
+    ready.wait()
+    try:
+        yield urls
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
