@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from dragoman.auth import Bearer, hashed
 from dragoman.bridge.application import make_bridge
+from dragoman.bridge.passing import PassingService
 from dragoman.bridge.settings import InvalidBridge, one_route
 from dragoman.client import connect
 from dragoman.errors import InvalidParams, RateLimited, TaskNotFound, Unavailable, UnsupportedOperation
-from dragoman.model.ops import Call, GetTask
-from dragoman.model.task import ArtifactUpdate
+from dragoman.model.content import Message
+from dragoman.model.ops import (
+    Batch,
+    Call,
+    Configuration,
+    GetTask,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+)
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.server.runtime import running
 from tests.bridge.bridging import Crew, bridged, crew_app, shape
 
@@ -132,3 +144,72 @@ async def test_limits_of_a_route_are_its_own(mode: str) -> None:
             for _ in range(4):
                 with suppress(TaskNotFound):
                     await service.call(Call(), GetTask(id="x"))
+
+
+@pytest.mark.parametrize("upstream", ["0.3", "0.1"])
+async def test_streams_begin_with_the_task_also_if_those_of_the_agent_do_not(upstream: str) -> None:
+    crew = Crew(versions=[upstream])
+    async with bridged(crew_app(crew), mode="pass") as (url, _), connect(url, version="1.0") as caller:
+        request = SendMessage(message=Message("hi", metadata={"skillId": "slow"}))
+        stream = caller.service.stream(Call(), request)
+        (first, *_) = await anext(stream)
+        assert isinstance(first.event, Task) and first.event.id and first.event.context_id
+        await crew.begun.wait()
+        again = caller.service.stream(Call(), SubscribeToTask(id=first.event.id))
+        (second, *_) = await anext(again)
+        assert isinstance(second.event, Task)
+        assert (second.event.id, second.event.text) == (first.event.id, "before ")
+        crew.gate.set()
+        rest = [response.event async for batch in again for response in batch]
+        texts = [event.artifact.text for event in rest if isinstance(event, ArtifactUpdate)]
+        assert "".join(texts) == "after" and rest[-1].status.state is TaskState.COMPLETED  # type: ignore[union-attr]
+        async for _ in stream:
+            pass
+
+
+class Hasty:
+    """An upstream that answers every send at once, and finishes the task when it is asked for again."""
+
+    shows_task_first = shows_callers = True
+    name = "hasty"
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    async def call(self, call: Call, request: Any) -> Task:
+        self.asked.append(request)
+        done = isinstance(request, GetTask)
+        state = TaskState.COMPLETED if done else TaskState.SUBMITTED
+        return Task(id="t", context_id="c", status=TaskStatus(state=state))
+
+    async def stream(self, call: Call, request: Any) -> AsyncIterator[Batch]:
+        self.asked.append(request)
+        done = StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED))
+        yield [StreamResponse(done)]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_send_that_waits_is_answered_when_the_task_stops(at_once: bool) -> None:
+    hasty: Any = Hasty()
+    agent = make_bridge(one_route("http://agent.example", mode="pass")).routes[0].agent
+    service = PassingService(agent, hasty)
+    settings = Configuration(return_immediately=at_once, history_length=3)
+    task = await service.call(Call(), SendMessage(message=Message("hi"), configuration=settings))
+    assert task.state is (TaskState.SUBMITTED if at_once else TaskState.COMPLETED)
+    if at_once:
+        assert len(hasty.asked) == 1
+    else:
+        _, follow, read = hasty.asked
+        assert isinstance(follow, SubscribeToTask) and read == GetTask(id="t", history_length=3)
+
+
+async def test_a_subscription_to_a_finished_task_is_an_error_in_1_0_and_the_task_before() -> None:
+    hasty: Any = Hasty()
+    hasty.shows_task_first = False
+    agent = make_bridge(one_route("http://agent.example", mode="pass")).routes[0].agent
+    service = PassingService(agent, hasty)
+    with pytest.raises(UnsupportedOperation, match="nothing more will come"):
+        await anext(service.stream(Call(), SubscribeToTask(id="t")))
+    older = service.stream(Call(reads_finished=True), SubscribeToTask(id="t"))
+    ((response,),) = [batch async for batch in older]
+    assert isinstance(response.event, Task)

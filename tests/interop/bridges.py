@@ -7,6 +7,7 @@ of a port they mean, so for them each route also has a bridge of its own.
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.request import urlopen
 
 from dragoman.bridge.application import make_bridge
@@ -101,6 +102,7 @@ class Crossings:
                     "mode": mode,
                     "version": server.version,
                     "binding": server.binding,
+                    "allow_private": True,  # gRPC is at another port of this machine
                 }
                 for route, mode, server in routes
             }
@@ -109,12 +111,12 @@ class Crossings:
             own = stack.enter_context(_bridges({name: settings[name] for name in alone}))
             pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
             for client in dict.fromkeys(each.client for each in self.wanted):
-                urls = {
+                reached = {
                     each: own[each.route] if needs_own_port(client) else f"{shared}{each.route}/"
                     for each in self.wanted
                     if each.client == client
                 }
-                for some in batched(urls.items(), IN_ONE_PROCESS):
+                for some in batched(reached.items(), IN_ONE_PROCESS):
                     run = pool.submit(
                         checks_at, client.library, [url for _, url in some], client.binding, client.version
                     )
@@ -126,11 +128,11 @@ class Crossings:
 
 
 @contextmanager
-def _bridge(settings: dict[str, dict[str, str]], folder: Path) -> Iterator[str]:
+def _bridge(settings: dict[str, dict[str, Any]], folder: Path) -> Iterator[str]:
     """One bridge with all routes: `dragoman bridge bridge.toml`. Yields its URL."""
     file = folder / "bridge.toml"
     tables = [
-        f'[agents."{name}"]\n' + "".join(f'{key} = "{value}"\n' for key, value in route.items())
+        f'[agents."{name}"]\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in route.items())
         for name, route in settings.items()
     ]
     file.write_text("\n".join(tables), "utf-8")
@@ -162,7 +164,7 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> 
 
 
 @contextmanager
-def _bridges(settings: dict[str, dict[str, str]]) -> Iterator[dict[str, str]]:
+def _bridges(settings: dict[str, dict[str, Any]]) -> Iterator[dict[str, str]]:
     """A bridge of its own for each route, all in a thread of this process. Yields their URLs."""
     ready, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()

@@ -2,12 +2,15 @@
 
 Tasks, ids and numbers of events are the agent's. What it does not offer is refused in the caller's version. Events are
 passed on in the batches in which they come, and a broken connection to the agent is resumed by the client below.
+
+Where an agent does less than 1.0 promises to callers, the rest is done here: a stream begins with its task, and a send that
+waits is answered when the task stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,10 +32,14 @@ from dragoman.model.ops import (
     Call,
     GetExtendedCard,
     GetOrigin,
+    GetTask,
     Request,
+    ResumeTask,
     SendMessage,
+    StreamResponse,
     SubscribeToTask,
 )
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
 if TYPE_CHECKING:
     from dragoman.bridge.route import BridgedAgent
@@ -54,14 +61,27 @@ class PassingService:
             return await self._extended_card(call)
         call, request = _outgoing(call, request)
         try:
-            return await self._upstream.call(call, request)
+            return await self._ask(call, request)
         except A2AError as error:
             if (unnamed := _without_task(call, request, error)) is None:
                 raise for_callers(error, self._upstream) from error
         try:
-            return await self._upstream.call(call, unnamed)
+            return await self._ask(call, unnamed)
         except A2AError as error:
             raise for_callers(error, self._upstream) from error
+
+    async def _ask(self, call: Call, request: Request) -> Any:
+        result = await self._upstream.call(call, request)
+        if not isinstance(request, SendMessage) or not isinstance(result, Task):
+            return result
+        settings = request.configuration
+        if result.state.over or settings.return_immediately:
+            return result
+        # Some agents answer at once, whatever they are asked.
+        with suppress(UnsupportedOperation):  # it stopped in between
+            async for _ in self._upstream.stream(call, ResumeTask(id=result.id, known=result)):
+                pass
+        return await self._upstream.call(call, GetTask(id=result.id, history_length=settings.history_length))
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         await self._admit(call, request)
@@ -69,7 +89,7 @@ class PassingService:
         again: SendMessage | SubscribeToTask | None = request
         while again is not None:
             try:
-                async with aclosing(self._upstream.stream(call, again)) as batches:  # type: ignore[type-var]
+                async with aclosing(self._read(call, again)) as batches:
                     async for batch in batches:
                         yield batch
                 return
@@ -77,6 +97,27 @@ class PassingService:
                 again = _without_task(call, again, error)
                 if again is None:
                     raise for_callers(error, self._upstream) from error
+
+    async def _read(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch, None]:
+        """The stream, with its task first."""
+        starts = isinstance(request, SendMessage) and not request.message.task_id
+        if (
+            isinstance(request, SubscribeToTask)
+            and call.after is None
+            and not self._upstream.shows_task_first
+        ):
+            task: Task = await self._upstream.call(call, GetTask(id=request.id))
+            if task.state.terminal and not call.reads_finished:
+                raise UnsupportedOperation(f"task {task.id!r} is {task.state.word}: nothing more will come")
+            yield [StreamResponse(task)]
+            if task.state.terminal:
+                return
+            request = ResumeTask(id=request.id, known=task)
+        async with aclosing(self._upstream.stream(call, request)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                if starts and batch:
+                    batch, starts = _task_first(batch), False
+                yield batch
 
     async def _admit(self, call: Call, request: Request) -> None:
         if call.depth >= MAX_DEPTH:
@@ -105,6 +146,22 @@ def _outgoing(call: Call, request: R) -> tuple[Call, R]:
         key = sha256(msgspec.json.encode(whose)).hexdigest()[:32]
     call = replace(call, depth=call.depth + 1, idempotency_key=key)
     return call, replace(request, tenant="") if request.tenant else request
+
+
+def _task_first(batch: Batch) -> Batch:
+    """The first events of a new task, with the task before them: versions before 0.2 do not send it."""
+    first, *rest = batch
+    event = first.event
+    if isinstance(event, StatusUpdate):
+        task = Task(
+            id=event.task_id, context_id=event.context_id, status=event.status, metadata=event.metadata
+        )
+        return [StreamResponse(task, first.seq), *rest]
+    if isinstance(event, ArtifactUpdate):
+        working = TaskStatus(state=TaskState.WORKING)
+        task = Task(id=event.task_id, context_id=event.context_id, status=working)
+        return [StreamResponse(task), *batch]
+    return batch
 
 
 def _without_task(call: Call, request: Request, error: A2AError) -> SendMessage | None:

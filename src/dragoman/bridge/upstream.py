@@ -237,6 +237,12 @@ class Upstream:
         return newest is not None and newest.names_tasks
 
     @property
+    def shows_task_first(self) -> bool:
+        """True if a subscription to one of its tasks begins with the task, as 1.0 requires."""
+        newest = self._newest
+        return newest is not None and newest.shows_task_first
+
+    @property
     def shows_callers(self) -> bool:
         """True if the agent sees credentials of the caller, not only ours."""
         return self._credentials.per_caller
@@ -560,6 +566,10 @@ class _Server:
     @property
     def names_tasks(self) -> bool:
         return self._connection is not None and self._connection.client.link.peer.dialect.names_tasks
+
+    @property
+    def shows_task_first(self) -> bool:
+        return self._connection is not None and self._connection.client.link.peer.dialect.is_current
 
     # -- health ------------------------------------------------------------------------------------------------
 

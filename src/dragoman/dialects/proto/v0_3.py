@@ -7,7 +7,8 @@ How it differs from 1.0:
 * A file's bytes are base64 inside a field that could have held the bytes themselves: the Python and Go SDKs do that.
   JavaScript's does not, so what arrives is only decoded if it is base64.
 * `configuration.blocking` is false by default; without a `configuration` the caller waits.
-* A history length of 0 means all of it.
+* A history length of 0 means all of it. Some peers (a2a-js) read it as none of it, so all of it is asked for with the largest
+  number.
 * The last status update of a stream says `final`.
 """
 
@@ -156,6 +157,12 @@ def _write_configs(message: Any, value: ops.PushConfigPage) -> None:
 
 # --- requests
 
+_ALL = 2**31 - 1
+
+
+def _read_length(number: int) -> int | None:
+    return number if 0 < number < _ALL else None
+
 
 def _read_send(message: Any) -> ops.SendMessage:
     if not message.HasField("request"):
@@ -167,7 +174,7 @@ def _read_send(message: Any) -> ops.SendMessage:
         configuration=ops.Configuration(
             accepted_output_modes=tuple(stated.accepted_output_modes),
             task_push_notification_config=_read_config(stated.push_notification) if push else None,
-            history_length=stated.history_length or None,
+            history_length=_read_length(stated.history_length),
             return_immediately=message.HasField("configuration") and not stated.blocking,
         ),
         metadata=read_metadata(message, "params"),
@@ -181,7 +188,7 @@ def _write_send(message: Any, value: ops.SendMessage) -> None:
     settings.SetInParent()
     settings.blocking = not stated.return_immediately
     settings.accepted_output_modes.extend(stated.accepted_output_modes)
-    settings.history_length = stated.history_length or 0
+    settings.history_length = stated.history_length or _ALL
     if stated.task_push_notification_config is not None:
         _write_config(settings.push_notification, stated.task_push_notification_config)
     if value.metadata:
@@ -190,12 +197,12 @@ def _write_send(message: Any, value: ops.SendMessage) -> None:
 
 def _read_get(message: Any) -> ops.GetTask:
     return ops.GetTask(
-        id=_read_task_name(message.name, "name"), history_length=message.history_length or None
+        id=_read_task_name(message.name, "name"), history_length=_read_length(message.history_length)
     )
 
 
 def _write_get(message: Any, value: ops.GetTask) -> None:
-    message.name, message.history_length = _name(value.id), value.history_length or 0
+    message.name, message.history_length = _name(value.id), value.history_length or _ALL
 
 
 def _read_cancel(message: Any) -> ops.CancelTask:
