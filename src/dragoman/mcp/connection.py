@@ -46,8 +46,11 @@ ABANDONED_SECONDS = 30.0
 PROBE_SECONDS = 5.0
 """How long a server that did not answer a call gets to show that it is alive."""
 CLOSE_SECONDS = 5.0
-_CONNECTION_CLOSED, _INVALID_REQUEST, _HEADER_MISMATCH = -32000, -32600, -32020
-"""Error codes: a closed connection, a session that the server has forgotten, a tool whose schema is stale."""
+NOT_SENT, NOT_ANSWERED = -32098, -32097
+"""Our own codes, of `http_client.py`: the request was not sent; it was, and its answer cannot be read."""
+_CONNECTION_CLOSED, _PARSE_ERROR = -32000, -32700
+_INVALID_REQUEST, _HEADER_MISMATCH = -32600, -32020
+"""Error codes: a session that the server has forgotten, a tool whose schema is stale."""
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
@@ -205,9 +208,14 @@ class McpConnection:
         logger.info("the MCP server %s failed: %s", self.name, describe(error))
         code = getattr(getattr(error, "error", None), "code", None)
         kind: type[Unreachable] = Unreachable
-        if code is None or code == _CONNECTION_CLOSED:
+        if code is None:
             self._stop.set()
             kind = NoAnswer
+        elif code in (_CONNECTION_CLOSED, _PARSE_ERROR, NOT_ANSWERED):  # it may be this one request alone
+            self.suspect = True
+            kind = NoAnswer
+        elif code == NOT_SENT:
+            kind = NotDone
         elif code == _INVALID_REQUEST and "session" in str(error).lower():  # the server was restarted
             self._stop.set()
             kind = NotDone

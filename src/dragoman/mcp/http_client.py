@@ -12,6 +12,7 @@ import httpx2
 from mcp.client import streamable_http
 
 from dragoman.client.transport.network import AddressGuard, AddressRefused
+from dragoman.mcp.connection import NOT_ANSWERED, NOT_SENT
 
 
 def open_http(headers: dict[str, str], guard: AddressGuard | None, limit: int) -> httpx2.AsyncClient:
@@ -33,6 +34,17 @@ class _Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
         self._guard, self._limit = guard, limit
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer. If there is none to a request of the protocol, an error in its place: the library would end the whole
+        connection, and with it the calls of others."""
+        try:
+            return await self._exchange(request)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            not_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            return _error_answer(NOT_SENT if not_sent else NOT_ANSWERED, str(error) or type(error).__name__)
+
+    async def _exchange(self, request: httpx2.Request) -> httpx2.Response:
         if self._guard is not None:
             request = await self._to_checked_address(request, self._guard)
         response = await super().handle_async_request(request)
@@ -63,6 +75,11 @@ class _Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
         )
 
 
+def _error_answer(code: int, message: str) -> httpx2.Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    return httpx2.Response(502, json=error)
+
+
 class _Limited(httpx2.AsyncByteStream):  # type: ignore[misc]
     """The body of an answer, up to a limit."""
 
@@ -70,11 +87,14 @@ class _Limited(httpx2.AsyncByteStream):  # type: ignore[misc]
         self._stream, self._left = stream, limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self._left -= len(piece)
-            if self._left < 0:
-                raise httpx2.ReadError("the answer is too long")
-            yield piece
+        try:
+            async for piece in self._stream:
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise httpx2.StreamError("the answer is too long")
+                yield piece
+        except httpx2.TransportError as error:  # the library takes a `StreamError` as one of this request
+            raise httpx2.StreamError(f"the answer broke off: {error}") from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
