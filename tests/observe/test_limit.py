@@ -18,6 +18,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import postgres, raw
 from tests.ports import free_port
+from tests.serving import Server as Process
 from tests.waiting import until, until_works
 
 NEW = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
@@ -204,3 +205,43 @@ async def test_a_concurrency_holds_for_all_servers_of_a_store(two: tuple[list[st
     go.set()
     await asyncio.gather(*running_)
     await until_works(lambda: raw.result(urls[0], "SendMessage", {"message": NEW}), raw.Refused)
+
+
+AGENT = """
+from dragoman import Agent
+agent = Agent("Echo")
+@agent.skill
+async def echo(text: str) -> str:
+    return text
+"""
+
+
+async def test_servers_of_one_store_never_accept_more_than_the_quota_though_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "echo.py").write_text(AGENT)
+    options = ("--rate", "0.000001", "--burst", "40", "--shared-quotas")
+    store = tmp_path / "t.db"
+    servers = [Process(tmp_path / "echo.py", store=store, options=options) for _ in range(2)]
+    async with servers[0], servers[1]:
+        sends = [
+            asyncio.create_task(raw.call(servers[n % 2].url, "SendMessage", {"message": NEW}))
+            for n in range(60)
+        ]
+        await asyncio.wait(sends[:10])
+        await servers[0].kill()
+        said = await asyncio.gather(*sends, return_exceptions=True)
+        accepted = sum(isinstance(each, dict) and "result" in each for each in said)
+
+        async def more() -> int:
+            """What the dead server held is lost; the rest can be had."""
+            nonlocal accepted
+            told = await asyncio.gather(
+                *(raw.call(servers[1].url, "SendMessage", {"message": NEW}) for _ in range(10)),
+                return_exceptions=True,
+            )
+            accepted += sum(isinstance(each, dict) and "result" in each for each in told)
+            return sum(isinstance(each, raw.Refused) for each in told)
+
+        await until(more, lambda refused: refused == 10)
+    assert 1 <= accepted <= 40

@@ -155,13 +155,18 @@ class LimitedService:
             return
         opened = await self._unfinished(call.scope)
         # Some of the requests under way have created their task and some have not: there are at least as many as either.
-        # With quotas that nodes share, those of other nodes are not among them until they are stored.
+        if self._shared is not None:
+            key = self._shared.key("creating", *_names(call.scope))
+            if opened >= limit or not await self._shared.enter(key, limit):
+                raise _too_many_tasks(max(opened, limit), limit)
+            try:
+                yield
+            finally:
+                self._shared.leave(key)
+            return
         creating = self._usage.slot(("creating", call.scope))
-        opened = max(opened, self._usage.active(creating))
-        if opened >= limit:
-            raise RateLimited(
-                f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5
-            )
+        if (opened := max(opened, self._usage.active(creating))) >= limit:
+            raise _too_many_tasks(opened, limit)
         self._usage.enter(creating)
         try:
             yield
@@ -187,6 +192,14 @@ def _check(
         raise RateLimited(f"this {whose} already has {active} operations under way", retry_after=1)
     if rate is not None and (wait := usage.take(slot, rate, burst)) > 0:
         raise _too_many(whose, wait)
+
+
+def _names(scope: Scope) -> tuple[str, str, str]:
+    return scope.tenant, scope.agent, scope.owner
+
+
+def _too_many_tasks(opened: int, limit: int) -> RateLimited:
+    return RateLimited(f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5)
 
 
 def _too_many(whose: str, wait: float) -> RateLimited:

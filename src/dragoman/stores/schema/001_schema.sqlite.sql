@@ -115,3 +115,12 @@ create table audit (
 
 create index audit_task on audit (task, id) where task <> '';
 create index audit_principal on audit (principal, id) where principal <> '';
+
+-- What each node holds of a quota that all nodes share. A row can go after `until`, by the clock of leases.
+create table quotas (
+    key   text primary key,
+    body  blob not null,
+    until real not null
+) without rowid;
+
+create index quotas_until on quotas (until);
