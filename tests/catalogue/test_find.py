@@ -384,9 +384,19 @@ def test_texts_of_a_catalogue_do_not_reach_the_terminal_as_commands(capsys: Out)
 
     from dragoman.cli.find import _table
 
-    _table(asyncio.run(listed()))
+    _table(asyncio.run(listed()), "http://x.example")
     out = capsys.readouterr().out
     assert out.count("\n") == 1 and "\x1b" not in out and len(out.split("\t")) == 6
+
+
+def test_on_a_terminal_the_table_says_how_to_call_an_agent(
+    url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["find", "refund", "--catalogue", url]) == 0
+    out = capsys.readouterr().out
+    assert f"To call one: dragoman send {place(url, 'refunds')} TEXT" in out
+    assert "agent-card.json" not in out
 
 
 def test_settings_of_the_catalogue_are_checked(tmp_path: Path) -> None:

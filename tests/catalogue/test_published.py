@@ -305,7 +305,8 @@ async def test_a_search_that_makes_no_sense_is_an_invalid_argument(body: bytes) 
     ("method", "path", "status"),
     [
         ("GET", "/catalogue/search", 405),
-        ("POST", "/catalogue/explore", 501),
+        ("POST", "/catalogue/explore", 400),
+        ("GET", "/catalogue/explore", 405),
         ("POST", "/.well-known/ai-catalog.json", 405),
         ("DELETE", "/catalogue/agents", 405),
         ("GET", "/catalogue/agents/refunds", 400),
@@ -387,3 +388,50 @@ async def test_a_hostile_card_does_not_change_the_answer_for_others(tmp_path: An
         assert names(found)[0] == "refunds"
         assert "169.254" not in msgspec.json.encode(found).decode()
         assert len((await get(app, "/.well-known/ard.json")).body) < 100_000
+
+
+async def explore(app: App, *facets: dict[str, Any], token: str = "", **query: Any) -> Any:
+    body = {"query": query, "resultType": {"facets": facets}}
+    answer = await request(
+        app, "POST", "/catalogue/explore", msgspec.json.encode(body), headers=headers(token)
+    )
+    assert answer.status == 200, answer.body
+    assert answer.json["resultType"] == "facets"
+    return answer.json["facets"]
+
+
+async def test_values_are_counted_over_what_the_caller_may_see(app: App) -> None:
+    found = await explore(app, {"field": "type"}, {"field": "tags"})
+    assert found["type"] == {"buckets": [{"value": "application/a2a-agent-card+json", "count": 2}]}
+    assert {"value": "orders", "count": 1} in found["tags"]["buckets"]
+    seen = await explore(app, {"field": "type"}, token=ADA)
+    assert seen["type"]["buckets"][0]["count"] == 3
+    narrowed = await explore(app, {"field": "metadata.name"}, text="refund", filter={"tags": ["orders"]})
+    assert narrowed["metadata.name"]["buckets"] == [{"value": "refunds", "count": 1}]
+
+
+async def test_buckets_beyond_the_limit_are_counted_together() -> None:
+    async with serving() as app:
+        found = await explore(app, {"field": "metadata.name", "limit": 1})
+        assert found["metadata.name"] == {"buckets": [{"value": "desk", "count": 1}], "otherCount": 1}
+        assert (await explore(app, {"field": "metadata.name", "minCount": 2}))["metadata.name"] == {
+            "buckets": []
+        }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"resultType": {"facets": []}},
+        {"resultType": {"facets": [{"field": "secret"}]}},
+        {"resultType": {"facets": [{"field": "type", "limit": 0}]}},
+        {"resultType": {"facets": [{"field": "type"}] * 99}},
+    ],
+)
+async def test_an_exploration_that_makes_no_sense_is_an_invalid_argument(body: Any) -> None:
+    async with serving() as app:
+        answer = await request(
+            app, "POST", "/catalogue/explore", msgspec.json.encode(body), headers=headers()
+        )
+        assert (answer.status, answer.json["errorCode"]) == (400, "INVALID_ARGUMENT")

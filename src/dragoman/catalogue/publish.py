@@ -10,7 +10,7 @@ Agentic Resource Discovery (ARD) v0.91 of 26 August 2026 (github.com/ards-projec
     POST /catalogue/search                 ranked; `federation` has no effect: no other registry is asked
     GET  /catalogue/agents/{identifier}    one entry
     GET  /catalogue/agents                 all entries, by name
-    POST /catalogue/explore                not implemented: 501, as the draft says
+    POST /catalogue/explore                how many of what there are
 
 Where the two contradict each other, each document follows its own draft. An agent elsewhere that is only listed here may not have an
 identifier `urn:air:` in an AI Catalog, and has to have one in ARD. A name is left to the card in an AI Catalog, and required in ARD.
@@ -19,9 +19,10 @@ identifier `urn:air:` in an AI Catalog, and has to have one in ARD. A name is le
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import msgspec
@@ -47,6 +48,7 @@ METADATA = "https://ai-catalog.org/extensions/metadata"
 """The extension of AI Catalog for members of one's own."""
 CARD_PATH = "/.well-known/agent-card.json"
 DEFAULT_PAGE, DEFAULT_LIST, MAX_PAGE = 10, 20, 100
+DEFAULT_BUCKETS, MAX_BUCKETS, MAX_FACETS = 20, 100, 16
 MAX_DOCUMENT_ENTRIES = 2000
 MAX_QUERY = 1000
 _MAX_FILTERS, _MAX_VALUES = 16, 100
@@ -61,9 +63,11 @@ _CODES = {
     405: "INVALID_ARGUMENT",
     413: "INVALID_ARGUMENT",
     429: "RATE_LIMIT_EXCEEDED",
-    501: "NOT_IMPLEMENTED",
     503: "UNAVAILABLE",
 }
+
+
+T = TypeVar("T")
 
 
 class Place:
@@ -173,6 +177,27 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     pageToken: str = ""
 
 
+class ExploreQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    text: Annotated[str, Meta(max_length=MAX_QUERY)] = ""
+    filter: dict[str, str | list[str]] = {}
+    context: Any = msgspec.field(default=None, name="@context")
+
+
+class Facet(Struct, forbid_unknown_fields=True):
+    field: str
+    limit: Annotated[int, Meta(ge=1)] = DEFAULT_BUCKETS
+    minCount: Annotated[int, Meta(ge=0)] = 1
+
+
+class Facets(Struct, forbid_unknown_fields=True):
+    facets: Annotated[list[Facet], Meta(min_length=1, max_length=MAX_FACETS)]
+
+
+class ExploreRequest(Struct, forbid_unknown_fields=True):
+    resultType: Facets
+    query: ExploreQuery = ExploreQuery()
+
+
 _FILTERS: dict[str, Callable[[Entry, Place], Sequence[str]]] = {
     "identifier": lambda entry, place: [place.identifier(entry)],
     "displayName": lambda entry, place: [entry.title],
@@ -196,12 +221,30 @@ def read_filter(given: Mapping[str, str | list[str]]) -> Callable[[Entry, Place]
     if len(given) > _MAX_FILTERS:
         raise InvalidParams(f"a filter has at most {_MAX_FILTERS} keys")
     for key, values in given.items():
-        if key not in _FILTERS:
-            raise InvalidParams(f"there is no filter {key[:60]!r}, only {', '.join(_FILTERS)}")
-        wanted.append(
-            (_FILTERS[key], frozenset([values] if isinstance(values, str) else values[:_MAX_VALUES]))
-        )
+        alternatives = [values] if isinstance(values, str) else values[:_MAX_VALUES]
+        wanted.append((_values_of(key), frozenset(alternatives)))
     return lambda entry, place: all(not values.isdisjoint(of(entry, place)) for of, values in wanted)
+
+
+def _values_of(key: str) -> Callable[[Entry, Place], Sequence[str]]:
+    """The values of an entry under a key of a filter. Raises `InvalidParams`."""
+    if key not in _FILTERS:
+        raise InvalidParams(f"there is no filter {key[:60]!r}, only {', '.join(_FILTERS)}")
+    return _FILTERS[key]
+
+
+def count_values(
+    entries: Sequence[Entry], place: Place, facet: Facet, values: Callable[[Entry, Place], Sequence[str]]
+) -> dict[str, Any]:
+    """How many entries have which value, the most frequent first."""
+    counts = Counter(value for entry in entries for value in set(values(entry, place)) if value)
+    common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    limit = min(facet.limit, MAX_BUCKETS)
+    shown = [each for each in common if each[1] >= facet.minCount]
+    out: dict[str, Any] = {"buckets": [{"value": value, "count": n} for value, n in shown[:limit]]}
+    if rest := sum(n for _, n in shown[limit:]):
+        out["otherCount"] = rest
+    return out
 
 
 def read_expression(text: str) -> Callable[[Entry, Place], bool]:
@@ -264,7 +307,7 @@ class Published:
             if method != "POST":
                 await _fail(exchange, 405, "this path takes POST", headers=((b"allow", b"POST"),))
             elif below == "/explore":
-                await _fail(exchange, 501, "this registry does not explore")
+                await self._explore(exchange)
             else:
                 await self._search(exchange)
         elif method not in ("GET", "HEAD"):
@@ -285,13 +328,7 @@ class Published:
             raise NotRegistered("there is nothing at this path")
 
     async def _search(self, exchange: Exchange) -> None:
-        raw = await exchange.body()
-        if exceeded := exchange.shared.limits.exceeded_by(raw):
-            raise InvalidRequest(exceeded)
-        try:
-            request = msgspec.json.decode(raw, type=SearchRequest)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidParams(f"this is not a search: {str(error)[:200]}") from None
+        request = await _read(exchange, SearchRequest)
         matches, start = read_filter(request.query.filter), read_page(request.pageToken)
         place, size = Place(exchange.base_url()), min(request.pageSize, MAX_PAGE)
         viewer = Viewer(exchange)
@@ -303,6 +340,17 @@ class Published:
         if request.federation == "referrals":
             out["referrals"] = []
         await _send(exchange, viewer, out)
+
+    async def _explore(self, exchange: Exchange) -> None:
+        """Over all that matches, not over one page."""
+        request = await _read(exchange, ExploreRequest)
+        matches, place = read_filter(request.query.filter), Place(exchange.base_url())
+        values = [(facet, _values_of(facet.field)) for facet in request.resultType.facets]
+        viewer = Viewer(exchange)
+        ranked = await self.catalogue.search(viewer, request.query.text)
+        found = [each.entry for each in ranked if matches(each.entry, place)]
+        facets = {facet.field: count_values(found, place, facet, of) for facet, of in values}
+        await _send(exchange, viewer, {"resultType": "facets", "facets": facets})
 
     async def _list(self, exchange: Exchange) -> None:
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
@@ -332,6 +380,17 @@ class Published:
         viewer = Viewer(exchange)
         entry = await self.catalogue.find(viewer, lambda each: place.identifier(each) == identifier)
         await _send(exchange, viewer, ard_entry(entry, place))
+
+
+async def _read(exchange: Exchange, kind: type[T]) -> T:
+    """The body of a request. Raises `InvalidParams` and `InvalidRequest`."""
+    raw = await exchange.body()
+    if exceeded := exchange.shared.limits.exceeded_by(raw):
+        raise InvalidRequest(exceeded)
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParams(f"the request cannot be read: {str(error)[:200]}") from None
 
 
 def _result(found: Found, place: Place) -> dict[str, Any]:

@@ -12,7 +12,6 @@ money = "https://money.example.com"
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import msgspec
@@ -44,10 +43,10 @@ def read_catalogue(config: str = CONFIG) -> CatalogueSettings:
     try:
         settings = msgspec.convert(table, CatalogueSettings, strict=False)
     except msgspec.ValidationError as error:
-        path = re.findall(r"\w+", str(error).partition(" - at ")[2])
+        path = str(error).partition(" - at ")[2].strip("`$.").replace("[...]", "").split(".")
         place = place_of(["catalogue", *path], config)
         inside = "a value in " if len(path) > 1 or "[" in str(error) else ""
-        raise ValueError(f"{place}: {inside}{'.'.join(path[:1]) or 'a value'} {explain(error)}") from None
+        raise ValueError(f"{place}: {inside}{path[0] or 'a value'} {explain(error)}") from None
     agents = settings.agents or {}
     if len(agents) > MAX_REGISTERED:
         raise ValueError(

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -19,7 +19,7 @@ from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.catalogue import ListedAgent, RemoteCatalogue
 from dragoman.client.config import find_entry, read_agents
 from dragoman.client.connection import Options, choose_credential
-from dragoman.client.transport.network import HttpTransport
+from dragoman.client.transport.network import LOOPBACK_HOSTS, HttpTransport
 from dragoman.client.transport.transport import decode_json, read_at_most, to_error
 from dragoman.engine.protocols import Store
 from dragoman.errors import A2AError, InvalidParams
@@ -166,11 +166,12 @@ async def _find(args: argparse.Namespace) -> int:
             sys.stderr,
         )
     else:
-        _table(found)
+        _table(found, args.url)
     return 0
 
 
-def _table(found: Sequence[ListedAgent]) -> None:
+def _table(found: Sequence[ListedAgent], url: str) -> None:
+    """On a terminal, how to call an agent is said once, below the table. Programs get the URL of each card."""
     rows = [
         (
             one_line(agent.name),
@@ -182,7 +183,14 @@ def _table(found: Sequence[ListedAgent]) -> None:
         )
         for agent in found
     ]
-    show.table(("name", "version", "health", "signature", "about", "card"), rows)
+    headings = ("name", "version", "health", "signature", "about", "card")
+    if not sys.stdout.isatty():
+        show.table(headings, rows)
+        return
+    show.table(headings[:-1], [row[:-1] for row in rows])
+    plain = url.startswith("http://") and (urlsplit(url).hostname or "") not in LOOPBACK_HOSTS
+    place = f"{'catalogue+http' if plain else 'catalogue'}://{url.partition('://')[2].rstrip('/')}"
+    show.say(f"\nTo call one: dragoman send {place}/{rows[0][0]} TEXT")
 
 
 def _about(agent: ListedAgent) -> str:
