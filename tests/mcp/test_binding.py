@@ -18,12 +18,6 @@ from dragoman.stores import open_store
 from tests.mcp.driving import ERAS, Desk, Progress, User, names, task_id, texts
 
 
-@pytest.fixture(autouse=True)
-async def _in_time() -> Any:
-    async with asyncio.timeout(60):
-        yield
-
-
 def transport(url: str, **headers: str) -> Any:
     http = streamable_http.create_mcp_http_client(headers=headers)
     return streamable_http.streamable_http_client(url, http_client=http)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ from mcp.shared.exceptions import MCPError
 
 from dragoman import Agent, Turn, connect
 from dragoman.auth import Bearer, hashed
+from dragoman.client.discover import AgentCache
+from dragoman.mcp import server
+from dragoman.mcp.clients import Clients
 from dragoman.mcp.http_server import HttpEndpoint, forward_headers
+from dragoman.mcp.server import AgentServer
 from dragoman.model.task import TaskState
 from dragoman.server.runtime import running
 from tests.mcp.driving import (
@@ -33,12 +38,6 @@ from tests.ports import free_port
 from tests.waiting import until
 
 WAYS = [(transport, era) for transport in ("stdio", "http") for era in ERAS]
-
-
-@pytest.fixture(autouse=True)
-async def _in_time() -> Any:
-    async with asyncio.timeout(60):
-        yield
 
 
 @pytest.mark.parametrize(("transport", "era"), WAYS)
@@ -116,6 +115,33 @@ async def test_a_canceled_call_cancels_the_task(transport: str, era: str) -> Non
 
 
 @pytest.mark.parametrize("era", ERAS)
+async def test_a_canceled_check_cancels_no_task(era: str) -> None:
+    desk, progress = Desk(), Progress()
+    async with served(desk.agent()) as url, client_of(url, "http", era, "--wait", "0.1") as client:
+        begun = await client.call_tool("plan", {"text": "far"})
+        check = {"task_id": task_id(begun), "wait_seconds": 60}
+        call = asyncio.create_task(client.call_tool("check_task", check, progress_callback=progress))
+        await progress.heard("reading maps")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        desk.go_on.set()
+        done = await client.call_tool("check_task", check)
+        assert texts(done)[0] == "the plan is ready" and not desk.stopped.is_set()
+
+
+async def test_a_check_of_a_task_that_asks_shows_the_form() -> None:
+    desk, user = Desk(), User(None, {"answer": 2}, {"approved": True})
+    async with (
+        served(desk.agent()) as url,
+        client_of(url, "http", "legacy", elicitation_callback=user) as client,
+    ):
+        asked = await client.call_tool("book", {"city": "Rome"})
+        done = await client.call_tool("check_task", {"task_id": task_id(asked)})
+        assert '"people":2' in texts(done)[0] and len(user.asked) == 3
+
+
+@pytest.mark.parametrize("era", ERAS)
 async def test_long_work_goes_on_while_the_mcp_server_is_started_again(era: str) -> None:
     desk = Desk()
     async with served(desk.agent()) as url:
@@ -175,6 +201,93 @@ async def test_a_call_that_is_sent_twice_with_one_key_runs_once() -> None:
         assert task_id(first) == task_id(second) != task_id(other)
         desk.go_on.set()
     assert desk.runs == 2
+
+
+async def test_an_answer_that_is_sent_twice_with_one_key_answers_one_question() -> None:
+    desk = Desk()
+    async with served(desk.agent()) as url, client_of(url, "http", "legacy") as client:
+        asked = await client.call_tool("book", {"city": "Rome"})
+        answer = {"task_id": task_id(asked), "text": "1"}  # which the next question would take for yes
+        for _ in range(2):
+            paid = await client.call_tool("answer_task", answer, meta={"dragoman/idempotencyKey": "k2"})
+            assert texts(paid)[0] == "Pay 300 EUR?"
+    assert not desk.booked
+
+
+async def test_a_skill_that_the_agent_gets_later_can_be_called() -> None:
+    agent = Agent("Learns", "Learns.")
+
+    @agent.skill
+    async def first(turn: Turn) -> str:
+        return "1"
+
+    front = AgentServer(Clients(lambda headers: connect(agent, cache=AgentCache()), refresh=0.0))
+    async with Client(front.server, mode="legacy") as client:
+        assert "first" in names(await client.list_tools())
+
+        @agent.skill
+        async def second(turn: Turn) -> str:
+            return "2"
+
+        assert texts(await client.call_tool("second", {"text": "x"}))[0] == "2"
+    await front.close()
+
+
+async def test_an_agent_that_says_a_lot_is_heard_now_and_then() -> None:
+    agent, progress = Agent("Talks", "Talks."), Progress()
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        for n in range(1_000):
+            await turn.status(f"step {n}")
+        return "done"
+
+    async with served(agent) as url, client_of(url, "http", "legacy") as client:
+        result = await client.call_tool("work", {"text": "x"}, progress_callback=progress)
+        assert texts(result)[0] == "done"
+    assert "step 0" in progress.said and len(progress.said) < 500
+    assert progress.numbers == sorted(set(progress.numbers))
+
+
+async def test_an_agent_that_never_ends_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_ANSWER_BYTES", 1 << 20)
+    agent, stopped = Agent("Endless", "Endless."), asyncio.Event()
+
+    @agent.skill
+    async def work(turn: Turn) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 100_000
+        finally:
+            stopped.set()
+
+    async with served(agent) as url, client_of(url, "http", "legacy") as client:
+        result = await client.call_tool("work", {"text": "x"})
+        assert result.is_error and "MiB" in texts(result)[0]
+        async with connect(url) as other:
+            (task,) = [each async for each in other.list()]
+            await other.cancel(task.id)
+        await stopped.wait()
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_agent_that_does_not_stream_asks_goes_on_and_is_canceled(era: str) -> None:
+    desk, progress = Desk(), Progress()
+    user = User({"answer": 2}, {"approved": True})
+    async with (
+        served(desk.agent(streaming=False)) as url,
+        client_of(url, "http", era, "--wait", "0.2", elicitation_callback=user) as client,
+    ):
+        assert '"people":2' in texts(await client.call_tool("book", {"city": "Rome"}))[0]
+        begun = await client.call_tool("plan", {"text": "far"})
+        assert "check_task" in texts(begun)[-1]
+        call = asyncio.create_task(
+            client.call_tool(
+                "check_task", {"task_id": task_id(begun), "wait_seconds": 60}, progress_callback=progress
+            )
+        )
+        desk.go_on.set()
+        assert texts(await call)[0] == "the plan is ready"
 
 
 async def test_files_are_in_the_result_or_resources() -> None:

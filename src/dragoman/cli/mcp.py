@@ -22,7 +22,7 @@ from dragoman.cli.connect import (
     connect_options,
 )
 from dragoman.client import Client, connect
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, Unauthenticated
 
 if TYPE_CHECKING:  # the extra `mcp` may not be installed
     from dragoman.mcp.install import McpClient
@@ -206,7 +206,8 @@ async def _agent_server(args: argparse.Namespace) -> Any:
             name, about, version = client.card.name, client.card.description, client.card.version
             await clients.give_back(client)
     except (A2AError, OSError, TimeoutError, ValueError) as error:
-        show.say(f"dragoman: the agent does not answer yet: {error or 'it took too long'}", sys.stderr)
+        if not args.forward_auth or not isinstance(error, Unauthenticated):
+            show.say(f"dragoman: the agent does not answer yet: {error or 'it took too long'}", sys.stderr)
     chosen: dict[str, Any] = {"files": tuple(each.resolve() for each in args.files)}
     if args.wait is not None:
         chosen["wait"] = args.wait

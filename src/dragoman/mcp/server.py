@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from mcp import types
@@ -26,12 +28,21 @@ from msgspec import Struct
 
 from dragoman.client.client import Client
 from dragoman.client.reply import Reply, Stream
-from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated, Unavailable
+from dragoman.errors import (
+    A2AError,
+    Forbidden,
+    InvalidAgentResponse,
+    InvalidParams,
+    TaskNotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from dragoman.mcp.card_tools import (
     ANSWER,
     CANCEL,
     CHECK,
     MAX_ANNOTATION,
+    RESERVED,
     SkillTool,
     file_schema,
     fits,
@@ -49,9 +60,10 @@ from dragoman.mcp.results import (
     resources_of,
     structured,
 )
+from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part
 from dragoman.model.ids import new_id
-from dragoman.model.task import TaskState
+from dragoman.model.task import Task, TaskState
 
 logger = logging.getLogger("dragoman.mcp")
 
@@ -64,6 +76,10 @@ _POLL_SECONDS = 0.05
 """How often we look whether the agent has said which task it is."""
 _FINISH_SECONDS = 1.0
 """How long a stop waits for calls to return."""
+PROGRESS_BURST, PROGRESS_PER_SECOND = 50.0, 10.0
+"""Progress that is reported at once, and in the long run."""
+MAX_ANSWER_BYTES = 64 << 20
+"""Of what an agent sends in one call."""
 CANCEL_SECONDS = 10.0
 """How long we try to cancel a task at the agent."""
 MAX_QUESTIONS = 20
@@ -110,6 +126,7 @@ class AgentServer:
         self._clients, self._options = clients, options or McpOptions()
         self._cancels: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[Any]] = set()
+        self._tools: WeakKeyDictionary[Client, tuple[AgentCard, dict[str, SkillTool]]] = WeakKeyDictionary()
         self.stopping = asyncio.Event()
         """Calls return what they have. The end of a call is the end of this server now, so tasks go on."""
         self.server: Any = Server(
@@ -141,8 +158,7 @@ class AgentServer:
 
     async def _list_tools(self, ctx: Any, params: Any) -> Any:
         async with self._client(ctx, fresh=True) as client:
-            tools = tools_of(client.card, self._options.files)
-        listed = [_tool(tool) for tool in tools.values()]
+            listed = [_tool(tool) for tool in self._tools_of(client).values()]
         return types.ListToolsResult(tools=[*listed, *_own_tools(self._options)])
 
     async def _call_tool(self, ctx: Any, params: Any) -> Any:
@@ -151,6 +167,9 @@ class AgentServer:
         self._calls.add(task)
         try:
             async with self._client(ctx) as client:
+                if params.name in RESERVED or params.name in self._tools_of(client):
+                    return await self._run(ctx, params, client)
+            async with self._client(ctx, fresh=True) as client:  # the agent may have learned it meanwhile
                 return await self._run(ctx, params, client)
         except MCPError:
             raise
@@ -161,28 +180,34 @@ class AgentServer:
 
     async def _run(self, ctx: Any, params: Any, client: Client) -> Any:
         arguments: dict[str, Any] = params.arguments or {}
+        wait, files = self._options.wait, self._options.files
         call = _Call(self, ctx, client)
-        answered = _read_state(params.request_state)
+        tool = self._tools_of(client).get(params.name)
+        if tool is None and params.name not in RESERVED:
+            raise MCPError(code=_INVALID, message=f"there is no tool {flatten(params.name, 80)!r}")
+        if (answered := _read_state(params.request_state)) is not None:
+            return await call.answer_form(tool, answered, params.input_responses)
+        key = _idempotency_key(ctx, params) or new_id()
         if params.name == CANCEL:
             return _canceled(await client.cancel(_task_id(arguments)))
-        if params.name in (CHECK, ANSWER):
-            tool = None
-        else:
-            tool = tools_of(client.card, self._options.files).get(params.name)
-            if tool is None:
-                raise MCPError(code=_INVALID, message=f"there is no tool {flatten(params.name, 80)!r}")
-        if answered is not None:
-            return await call.answer_form(tool, answered, params.input_responses)
         if params.name == CHECK:
-            return await call.check(_task_id(arguments), _wait(arguments, self._options.wait))
+            call.cancels = False
+            return await call.check(None, _task_id(arguments), _wait(arguments, wait))
         if params.name == ANSWER:
-            return await call.answer(_task_id(arguments), _answer_parts(arguments, self._options.files))
+            return await call.answer(_task_id(arguments), _answer_parts(arguments, files), key)
         assert tool is not None
-        parts, context = tool.read(arguments, self._options.files)
-        key = _idempotency_key(ctx, params) or new_id()
+        parts, context = tool.read(arguments, files)
         message = Message(message_id=key, parts=parts)
         stream = client.stream(message, skill=tool.skill, context=context, key=key)
-        return await call.follow(tool, stream, self._options.wait)
+        return await call.follow(tool, stream, wait)
+
+    def _tools_of(self, client: Client) -> dict[str, SkillTool]:
+        """The tools of a client's card, made once."""
+        card, tools = self._tools.get(client, (None, {}))
+        if card is not client.card:
+            card, tools = client.card, tools_of(client.card, self._options.files)
+            self._tools[client] = card, tools
+        return tools
 
     # -- resources -----------------------------------------------------------------------------------------------
 
@@ -239,27 +264,30 @@ class AgentServer:
     def _headers(self, ctx: Any) -> Headers:
         return {} if ctx.request is None else self._options.headers(ctx.request)
 
-    def cancel_task(self, call: _Call, stream: Stream, reader: asyncio.Task[None]) -> None:
-        """Cancel a task at the agent, after its call is gone."""
+    def cancel_task(
+        self, client: Client, task: Callable[[], Task | None], reader: asyncio.Task[None] | None
+    ) -> None:
+        """Cancel a task at the agent, after its call is gone. The reader learns which task it is, if that is not known."""
 
         async def cancel() -> None:
             try:
                 async with asyncio.timeout(CANCEL_SECONDS):
-                    while stream.task is None and not reader.done():  # its first event has the id
+                    while task() is None and reader is not None and not reader.done():
                         await asyncio.wait([reader], timeout=_POLL_SECONDS)
-                    reader.cancel()
-                    if stream.task is not None and not stream.task.state.terminal:
-                        await call.client.cancel(stream.task.id)
+                    known = task()
+                    if known is not None and not known.state.terminal:
+                        await client.cancel(known.id)
             except (A2AError, TimeoutError) as error:
                 logger.info("the task was not canceled: %s", flatten(str(error), 300))
             finally:
-                reader.cancel()
-                await self._clients.give_back(call.client)
+                if reader is not None:
+                    reader.cancel()
+                await self._clients.give_back(client)
 
-        self._clients.keep(call.client)
-        task = asyncio.create_task(cancel())
-        self._cancels.add(task)
-        task.add_done_callback(self._cancels.discard)
+        self._clients.keep(client)
+        canceling = asyncio.create_task(cancel())
+        self._cancels.add(canceling)
+        canceling.add_done_callback(self._cancels.discard)
 
 
 class _Call:
@@ -267,19 +295,26 @@ class _Call:
 
     def __init__(self, owner: AgentServer, ctx: Any, client: Client) -> None:
         self._owner, self._ctx, self.client = owner, ctx, client
-        self._progress = 0
+        self._progress, self._said = 0, ""
+        self._spare, self._reported = PROGRESS_BURST, time.monotonic()
 
-    async def check(self, task_id: str, wait: float) -> Any:
+    cancels = True
+    """The end of this call is the end of the task, if the caller wants it."""
+
+    async def check(self, tool: SkillTool | None, task_id: str, wait: float) -> Any:
         task = await self.client.get(task_id)
         if task.state.over or wait <= 0:
-            return await self.finish(None, Reply.of(self.client, task))
-        return await self.follow(None, self.client.subscribe(task_id), wait)
+            return await self._settle(tool, Reply.of(self.client, task), wait)
+        if task.status.message is not None:
+            await self._report(task.status.message.text)
+        return await self.follow(tool, self.client.subscribe(task_id), wait)
 
-    async def answer(self, task_id: str, parts: tuple[Part, ...]) -> Any:
+    async def answer(self, task_id: str, parts: tuple[Part, ...], key: str) -> Any:
         task = await self.client.get(task_id)
         if task.state.terminal:
-            raise InvalidParams(f"task {task_id} {task.state.word}: it takes no answer any more")
-        stream = self.client.stream(Message(parts=parts), task=task, context=task.context_id)
+            raise InvalidParams(f"task {task_id} is {task.state.word}: it takes no answer any more")
+        message = Message(message_id=key, parts=parts)
+        stream = self.client.stream(message, task=task, context=task.context_id, key=key)
         return await self.follow(None, stream, self._owner._options.wait)
 
     async def answer_form(self, tool: SkillTool | None, answered: _Answered, responses: Any) -> Any:
@@ -291,7 +326,7 @@ class _Call:
         still_asks = asked is not None and asked.message_id == answered.question
         if task.state is not TaskState.INPUT_REQUIRED or not still_asks or form is None:
             # Answered already, by this form sent twice or by somebody else.
-            return await self.check(answered.task, self._owner._options.wait)
+            return await self.check(tool, answered.task, self._owner._options.wait)
         reply = Reply.of(self.client, task)
         if getattr(response, "action", "") != "accept":
             return self._result(tool, reply, declined=True)
@@ -302,8 +337,10 @@ class _Call:
 
     async def follow(self, tool: SkillTool | None, stream: Stream, wait: float) -> Any:
         """Read the stream, ask the user what the agent asks, and return the result."""
+        return await self._settle(tool, await self._read(stream, wait), wait)
+
+    async def _settle(self, tool: SkillTool | None, reply: Reply, wait: float) -> Any:
         for _ in range(MAX_QUESTIONS):
-            reply = await self._read(stream, wait)
             if reply.state is not TaskState.INPUT_REQUIRED or self._is_modern or not self._has_forms:
                 break
             form = form_for(str(reply), reply.questions)
@@ -315,15 +352,16 @@ class _Call:
                 logger.info("the client did not show the form: %s", flatten(str(error), 300))
                 break
             except asyncio.CancelledError:
-                self._cancel_if_asked(stream)
+                self._cancel_if_asked(lambda asked=reply.task: asked)  # type: ignore[misc]
                 raise
             if response.action != "accept":
                 return self._result(tool, reply, declined=True)
             message = Message(parts=form.read(response.content))
             stream = self.client.stream(message, task=reply, context=reply.context_id)
-        return await self.finish(tool, reply)
+            reply = await self._read(stream, wait)
+        return self._finish(tool, reply)
 
-    async def finish(self, tool: SkillTool | None, reply: Reply) -> Any:
+    def _finish(self, tool: SkillTool | None, reply: Reply) -> Any:
         if reply.state is TaskState.INPUT_REQUIRED and self._is_modern and self._has_forms:
             form = form_for(str(reply), reply.questions)
             assert reply.task is not None
@@ -361,9 +399,9 @@ class _Call:
                     raise Unavailable("the MCP server is shutting down")
                 if loop.time() >= beat:
                     beat = loop.time() + BEAT_SECONDS
-                    await self._report("")
+                    await self._report()
         except asyncio.CancelledError:
-            self._cancel_if_asked(stream, reader)
+            self._cancel_if_asked(lambda: stream.task, reader)
             raise
         finally:
             stops.cancel()
@@ -374,10 +412,12 @@ class _Call:
 
     _hands_over = False
 
-    def _cancel_if_asked(self, stream: Stream, reader: asyncio.Task[None] | None = None) -> None:
-        if self._was_canceled:
+    def _cancel_if_asked(
+        self, task: Callable[[], Task | None], reader: asyncio.Task[None] | None = None
+    ) -> None:
+        if self.cancels and self._was_canceled:
             self._hands_over = True
-            self._owner.cancel_task(self, stream, reader or asyncio.create_task(_nothing()))
+            self._owner.cancel_task(self.client, task, reader)
 
     @property
     def _was_canceled(self) -> bool:
@@ -392,8 +432,12 @@ class _Call:
         return (asked is not None and asked.is_set()) or (self._is_modern and self._ctx.request is not None)
 
     async def _drain(self, stream: Stream) -> None:
+        size = 0
         async with stream:
             async for piece in stream:
+                size += sum(len(part.text or part.raw or "") for part in piece.parts)
+                if size > MAX_ANSWER_BYTES:
+                    raise InvalidAgentResponse(f"the agent sends more than {MAX_ANSWER_BYTES >> 20} MiB")
                 if piece.status and not piece.state.over:
                     await self._report(piece.status)
                 elif piece.artifact is not None and piece.artifact.name:
@@ -401,9 +445,17 @@ class _Call:
                 if piece.state is TaskState.AUTH_REQUIRED:
                     return  # the stream may stay open until somebody grants it
 
-    async def _report(self, text: str) -> None:
+    async def _report(self, text: str = "") -> None:
+        """Report progress. An agent that says a lot is heard now and then, and its last words with the next beat."""
+        now = time.monotonic()
+        self._spare = min(PROGRESS_BURST, self._spare + (now - self._reported) * PROGRESS_PER_SECOND)
+        self._reported, self._said = now, text or self._said
+        if self._spare < 1:
+            return
+        self._spare -= 1
         self._progress += 1
-        await self._ctx.session.report_progress(self._progress, message=flatten(text, MAX_ANNOTATION) or None)
+        message = flatten(self._said, MAX_ANNOTATION) or None
+        await self._ctx.session.report_progress(self._progress, message=message)
 
     @property
     def _is_modern(self) -> bool:
@@ -434,10 +486,6 @@ class _Call:
             is_error=reply.state in (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED),
             _meta={"dragoman/taskId": reply.id, "dragoman/contextId": reply.context_id} if reply.id else None,
         )
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _note(reply: Reply, *, declined: bool, talks: bool) -> str:
