@@ -517,6 +517,8 @@ async def sell(turn: Turn) -> str:
     if turn.text == "fail":
         raise RuntimeError("as it was told")
     day = await turn.ask("Which day?") if "ticket" in turn.text else "any day"
+    if "seat" in turn.text:
+        day += ", " + await turn.ask("Which seat?")
     return f"{turn.text} for {day}"
 """
 
@@ -539,3 +541,17 @@ async def test_the_question_of_an_agent_that_is_a_tool_passes_up_and_the_answer_
             tasks = set((tmp_path / "asked").read_text().split())
             assert len(tasks) == 2  # one for each message: none was begun twice
             assert "could not do it" in str(await served.client("remote fail"))
+            reply = await served.client("remote a ticket with a seat")
+            assert str(reply) == "Which day?"
+            reply = await served.client("Monday", task=reply.id)
+            assert (str(reply), reply.state) == ("Which seat?", TaskState.INPUT_REQUIRED)
+            await served.crash()
+            reply = await served.client("5B", task=reply.id)
+            assert str(reply) == "a ticket with a seat for Monday, 5B"
+            reply = await served.client("both")
+            days = {each.key: day for each, day in zip(reply.questions, ("Monday", "Friday"), strict=True)}
+            await served.crash()
+            reply = await served.client(Part(data=days), task=reply.id)
+            said = str(reply)
+            assert reply.state is TaskState.COMPLETED
+            assert "another ticket for" in said and "Monday" in said and "Friday" in said

@@ -58,6 +58,9 @@ class OpenAIAgentsAdapter:
         state = start.state or {}
         options = dict(start.options)
         agent, given = self._agent, await self._given(start, options)
+        if isinstance(given, Paused):
+            yield given
+            return
         if not start.answers:
             agent = _find(self._agent, state.get("agent", "")) or agent
         result = Runner.run_streamed(agent, given, **options)
@@ -111,15 +114,31 @@ class OpenAIAgentsAdapter:
             return start.state["items"]
         override = {"context_override": options.pop("context")} if "context" in options else {}
         run = await RunState.from_json(self._agent, start.state["run"], **override)
+        decided, asked = dict(start.state.get("decided", {})), {}
         for item in run.get_interruptions():
-            answer = start.answers[_id(item)]
-            if (asked := start.state["remote"].get(_id(item))) is not None:
-                _asked[_of_run(_id(item))] = asked
-                answer_to(run, item, answer.text)
-            elif answer.value:
+            id = _id(item)
+            if id not in decided:
+                answer = start.answers[id]
+                if (before := start.state["remote"].get(id)) is None:
+                    decided[id] = {"approved": bool(answer.value), "reason": answer.reason}
+                elif (outcome := await _send_answer(start, item, before, answer.text))["asks"]:
+                    asked[id] = outcome
+                else:
+                    decided[id] = {"outcome": outcome}
+        if asked:  # an agent elsewhere has another question: the run waits on
+            questions = tuple(
+                _question(item, asked) for item in run.get_interruptions() if _id(item) in asked
+            )
+            return Paused(questions=questions, state={**start.state, "remote": asked, "decided": decided})
+        for item in run.get_interruptions():
+            decision = decided[_id(item)]
+            if "outcome" in decision:
+                _outcomes[_of_run(_id(item))] = decision["outcome"]
+                run.approve(item)
+            elif decision["approved"]:
                 run.approve(item)
             else:
-                run.reject(item, rejection_message=answer.reason or None)
+                run.reject(item, rejection_message=decision["reason"] or None)
         return run
 
 
@@ -299,7 +318,8 @@ def _name(error: Any) -> str:
 
 _asked: dict[str, Outcome] = {}
 """Questions of agents elsewhere, by the tool call that waits for the answer (`_of_run`)."""
-_answers: dict[str, str] = {}
+_REMOTE = "dragoman_remote_agent"
+"""The attribute of a tool that is an agent elsewhere."""
 _outcomes: dict[str, Outcome] = {}
 """What agents elsewhere said to calls that need no answer, until the tool returns it."""
 _PARAMETERS = {
@@ -317,7 +337,6 @@ def agent_as_tool(
     answer. `options` are those of `connect`.
 
     The SDK pauses before a tool runs and not after, so the message is sent when the SDK asks whether the call needs approval.
-    A second question in one call goes to the model as the tool's result.
     """
     remote = RemoteAgent(agent, name, description, **options)
 
@@ -329,21 +348,20 @@ def agent_as_tool(
         return key in _asked
 
     async def call(context: Any, arguments: str) -> str:
-        key = _of_run(context.tool_call_id)
-        outcome = _outcomes.pop(key, None)
-        if outcome is None and (asked := _asked.pop(key, None)) is not None:
-            outcome = await remote.send(_answers.pop(key, "yes"), task=asked["task"])
+        outcome = _outcomes.pop(_of_run(context.tool_call_id), None)
         if outcome is None:
             outcome = await remote.send(str(json.loads(arguments)["message"]), call=context.tool_call_id)
         return f"{remote.name} asks: {outcome['text']}" if outcome["asks"] else outcome["text"]
 
-    return FunctionTool(
+    tool = FunctionTool(
         name=remote.name,
         description=remote.description,
         params_json_schema=_PARAMETERS,
         on_invoke_tool=call,
         needs_approval=needs_approval,
     )
+    setattr(tool, _REMOTE, remote)
+    return tool
 
 
 def _of_run(call_id: str) -> str:
@@ -357,7 +375,33 @@ def question_of(item: Any) -> str:
     return asked["text"] if asked is not None else ""
 
 
-def answer_to(state: Any, item: Any, answer: str) -> None:
-    """Give the answer to an agent elsewhere which asked, and approve the call: `state` is the `RunState`."""
-    _answers[_of_run(_id(item))] = answer
+async def answer_to(state: Any, item: Any, answer: str) -> str:
+    """Send the answer to an agent elsewhere which asked. Returns its next question; empty if there is none: then the call is
+    approved, and `state`, the `RunState`, can run."""
+    key = _of_run(_id(item))
+    outcome = await _remote_of(item).send(answer, task=_asked[key]["task"])
+    if outcome["asks"]:
+        _asked[key] = outcome
+        return outcome["text"]
+    del _asked[key]
+    _outcomes[key] = outcome
     state.approve(item)
+    return ""
+
+
+async def _send_answer(start: Start, item: Any, asked: Outcome, answer: str) -> Outcome:
+    """Send an answer once, also if the run begins again."""
+    key = start.tools.begin(f"answer {_id(item)}", answer)
+    if start.tools.has(key):
+        found: Outcome = start.tools.get(key)
+        return found
+    outcome = await _remote_of(item).send(answer, task=asked["task"], call=key)
+    await start.tools.put(key, outcome)
+    return outcome
+
+
+def _remote_of(item: Any) -> RemoteAgent:
+    """The agent elsewhere whose tool was called."""
+    tools = [tool for tool in item.agent.tools if tool.name == item.tool_name and hasattr(tool, _REMOTE)]
+    found: RemoteAgent = getattr(tools[0], _REMOTE)
+    return found

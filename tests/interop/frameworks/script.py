@@ -8,6 +8,7 @@
 | `pause` | says "Let me see.", calls `book(city="Rome")`, which asks a person, then says what it answered |
 | `two` | calls `book` for Rome and for Paris at once, then says what they answered |
 | `remote X` | calls the agent at `REMOTE_URL`, `desk(message="X")`, then says what it answered |
+| `both` | calls that agent twice at once, for "a ticket" and "another ticket", then says what they answered |
 | `once` | calls `weather(city="Oslo")`, then waits for the file `gate`, then says what it answered |
 | `hang` | makes the file `started`, and never answers; when it is cancelled, it makes the file `stopped` |
 | `my name is X` | says "Hello X" |
@@ -70,6 +71,8 @@ def respond(said: list, results: list) -> Answer:
         return Answer(["Let me ", "see."], calls=[Call("book", {"city": "Rome"})])
     if last == "two":
         return Answer(calls=[Call("book", {"city": "Rome"}), Call("book", {"city": "Paris"})])
+    if last == "both":
+        return Answer(calls=[Call("desk", {"message": text}) for text in ("a ticket", "another ticket")])
     if found := re.fullmatch("remote (.*)", last):
         return Answer(calls=[Call("desk", {"message": found[1]})])
     if last == "hang":
