@@ -25,6 +25,10 @@ def talking() -> Agent:
         if "?" in text:
             yield f"({await turn.ask('Which one?')})"
 
+    @agent.skill(reply=True)
+    async def greet(text: str) -> str:
+        return f"hello {text}"
+
     @agent.skill
     async def refuse(text: str, turn: Turn) -> None:
         turn.finish(TaskState.INPUT_REQUIRED, "Say more")
@@ -53,6 +57,26 @@ async def test_a_conversation_has_every_task_of_the_context_and_no_status_lines(
     assert seen[-1] == expected
     assert seen[1] == seen[2] == expected[:3]  # the turn that ran again after its question got the same
     assert seen[3] == [("user", "elsewhere")]
+
+
+async def test_exchanges_without_a_task_are_in_it(start: Start) -> None:
+    engine = await start(talking())
+    await engine.call(call(), say("one", context="c"))
+    await engine.call(call(), say("Ada", skill="greet", context="c"))
+    await engine.call(call(), say("Bob", skill="greet", context="d"))
+    await engine.call(call(), say("two", context="c"))
+    expected = [
+        ("user", "one"), ("agent", "re: one "), ("user", "Ada"), ("agent", "hello Ada"), ("user", "two"),
+    ]  # fmt: skip
+    assert seen[-1] == expected
+
+
+async def test_many_exchanges_without_a_task_are_all_in_it_in_order(start: Start) -> None:
+    engine = await start(talking())
+    for n in range(45):
+        await engine.call(call(), say(str(n), skill="greet", context="c"))
+    await engine.call(call(), say("done", context="c"))
+    assert [text for role, text in seen[-1] if role == "user"] == [*map(str, range(45)), "done"]
 
 
 async def test_earlier_turns_of_the_same_task_are_in_it(start: Start) -> None:

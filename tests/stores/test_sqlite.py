@@ -436,8 +436,9 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(
 ) -> None:
     await log.create("t", "c", mail("hello"))
     await store.close()
-    later = (2, "002_later.sqlite.sql", "alter table tasks add column later integer not null default 7;")
-    known = scripts("sqlite") | {later[0]: later[1:]}
+    change = "alter table tasks add column later integer not null default 7;"
+    known = scripts("sqlite")
+    known |= {len(known) + 1: ("999_later.sqlite.sql", change)}
     monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda _: known)
     again = SqliteStore(path)
     await again.open()

@@ -6,7 +6,9 @@ same conversation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -42,25 +44,47 @@ async def read_conversation(
     room = characters - len(newest[0].text)
     if seq > 1:
         room = _take(newest, await _entries(log, task, before=seq), limit, room)
-    token = ""
-    while room > 0 and len(newest) < limit:
-        query = ListTasks(context_id=context, page_token=token)
-        found = await log.find(query, limit=PAGE_TASKS)
-        ended = [
-            (known.status.timestamp or "", known.task_id)
-            for known in found.snapshots
-            if known.task_id != task and known.over
-        ]
-        for at, other in sorted(ended, reverse=True):  # those of one millisecond, by their ids
-            if at > mail.at:
-                continue
+    others = _newest_first(_tasks(log, context), _replies(log, context))
+    async with aclosing(others):
+        async for at, other in others:
             if room <= 0 or len(newest) >= limit:
                 break
-            room = _take(newest, await _entries(log, other), limit, room)
+            if other != task and at <= mail.at:
+                room = _take(newest, await _entries(log, other, replied_by=mail.at), limit, room)
+    return newest[::-1]
+
+
+async def _tasks(log: Log, context: str) -> AsyncGenerator[tuple[str, str], None]:
+    """The tasks of a context that ended or asked: when, and their ids."""
+    token = ""
+    while True:
+        found = await log.find(ListTasks(context_id=context, page_token=token), limit=PAGE_TASKS)
+        ended = [(known.status.timestamp or "", known.task_id) for known in found.snapshots if known.over]
+        for each in sorted(ended, reverse=True):  # those of one millisecond, by their ids
+            yield each
         token = found.next
         if not token:
-            break
-    return newest[::-1]
+            return
+
+
+async def _replies(log: Log, context: str) -> AsyncGenerator[tuple[str, str], None]:
+    """The exchanges of a context that were answered with a bare message: when they began, and their ids."""
+    last: tuple[str, str] | None = None
+    while page := await log.replies(context, after=last, limit=PAGE_TASKS):
+        for each in page:
+            yield each
+        last = page[-1]
+
+
+async def _newest_first(
+    *sources: AsyncGenerator[tuple[str, str], None],
+) -> AsyncGenerator[tuple[str, str], None]:
+    """Several sources, each newest first, as one."""
+    heads = [await anext(source, None) for source in sources]
+    while known := [(head, n) for n, head in enumerate(heads) if head is not None]:
+        newest, n = max(known)
+        yield newest
+        heads[n] = await anext(sources[n], None)
 
 
 def _take(
@@ -75,13 +99,17 @@ def _take(
     return room
 
 
-async def _entries(log: Log, task: str, before: int = 0) -> list[ConversationMessage]:
-    """What was said in one task, oldest first; only what came before record `before`, if given."""
+async def _entries(log: Log, task: str, before: int = 0, replied_by: str = "") -> list[ConversationMessage]:
+    """What was said in one task, oldest first; only what came before record `before`, if given. Nothing if it was answered
+    with a bare message after `replied_by`."""
     reader, after = _Reader(task), 0
+    latest = datetime.fromisoformat(replied_by).timestamp() * 1000 if replied_by else 0.0
     while records := await log.read(task, after=after, max_bytes=PIECE_BYTES):
         for record in records:
             if before and record.seq >= before:
                 break
+            if record.kind == "reply" and latest and record.at > latest:
+                return []
             reader.read(record)
         after = records[-1].seq
         if before and after >= before:

@@ -182,6 +182,13 @@ class Log(Protocol):
         """
         ...
 
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        """The exchanges of a context that were answered with a bare message: when they began, and their ids. Newest first, ties by
+        id, the largest first. `after` is the last of the page before."""
+        ...
+
     async def unfinished(self) -> int:
         """How many tasks that peers can see are not finished. It costs the same however many there are."""
         ...

@@ -156,6 +156,11 @@ class _Sorted:
             end = min(end, bisect_left(self._entries, (until,)))
         return (self._entries[n] for n in range(end - 1, -1, -1))
 
+    def older(self, than: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+        """`updated` and id of the first `limit` that come before `than`, newest first."""
+        end = len(self._entries) if than is None else bisect_left(self._entries, (*than, 0))
+        return [(updated, id) for updated, id, _ in self._entries[max(0, end - limit) : end][::-1]]
+
     def page(self, since: str, after: tuple[str, str] | None, limit: int) -> list[int]:
         """The keys of the first `limit` tasks after `after`, newest first, ties in the order of their ids."""
         entries, keys = self._entries, list[int]()
@@ -201,6 +206,8 @@ class MemoryStore:
         self._nodes: dict[str, float] = {}
         self._ttls: dict[str, float] = {}
         self._found: dict[tuple[Scope, str | None], dict[str, _Sorted]] = {}
+        self._replies: dict[tuple[Scope, str], _Sorted] = {}
+        """Exchanges that were answered with a bare message, by their context."""
         """The tasks that peers can see: by scope, and by scope and context; then by state."""
         self._moved: dict[int, _Task] = {}
         """Tasks that have changed since they were indexed: most change twice in a moment, and are indexed once."""
@@ -352,6 +359,10 @@ class MemoryStore:
             snapshot.terminal,
         )
         self._aged[place.done].add(place.updated, place.id, task.key)
+        if place.hidden and place.done:
+            self._replies.setdefault((place.scope, place.context), _Sorted()).add(
+                place.updated, place.id, task.key
+            )
         if not place.hidden:
             for context in (None, place.context):
                 states = self._found.setdefault((place.scope, context), {})
@@ -361,6 +372,11 @@ class MemoryStore:
         place = task.place
         assert place is not None
         self._aged[place.done].remove(place.updated, place.id, task.key)
+        if place.hidden and place.done:
+            replies = self._replies[place.scope, place.context]
+            replies.remove(place.updated, place.id, task.key)
+            if not replies:
+                del self._replies[place.scope, place.context]
         if not place.hidden:
             for context in (None, place.context):
                 states = self._found[place.scope, context]
@@ -483,6 +499,13 @@ class MemoryLog:
         if wait_for_memory is not None and found.size >= LARGE_BYTES:
             await wait_for_memory(found.size)
         return self._task(task).snapshot.share()
+
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        self._store._index()
+        found = self._store._replies.get((self._scope, context))
+        return found.older(after, limit) if found is not None else ()
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)

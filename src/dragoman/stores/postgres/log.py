@@ -136,5 +136,10 @@ class PostgresLog:
     async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
         return await self._state.reads.load(self._scope, task, wait_for_memory)
 
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        return await self._state.reads.replies(self._scope, context, after, limit)
+
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         return await self._state.reads.find(self._scope, query, limit)

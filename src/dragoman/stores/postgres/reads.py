@@ -65,6 +65,11 @@ def _searches(context: str) -> tuple[str, str, str]:
 
 
 _OF_STATE, _OF_CONTEXT = _searches(""), _searches("and md5(context) = md5(${n}) and context = ${n}")
+_REPLIES = """
+select updated, id from dragoman.tasks
+where scope = $1 and md5(context) = md5($2) and context = $2 and reply and state = 'TASK_STATE_SUBMITTED' and done
+and (updated, id) < ($3, $4) order by updated desc, id desc limit $5
+"""
 _MANY_ROWS, _MANY_BYTES = 2**31 - 1, 2**62
 
 
@@ -173,6 +178,16 @@ class Reads:
         total, rows = await self._database.read(lambda db: _rows(db, number, filters, limit))
         page, next = merge(rows, filters, limit)
         return FoundTasks(await self._as_of(scope, page), next, total)
+
+    async def replies(
+        self, scope: Scope, context: str, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        number = await self.scope(scope)
+        if number is None or not fits(context):
+            return ()
+        before, id = after or (FIRST_PAGE, "")
+        rows = await self._database.read(lambda db: db.fetch(_REPLIES, number, context, before, id, limit))
+        return [(updated, task) for updated, task in rows]
 
     async def _as_of(self, scope: Scope, rows: Sequence[Row]) -> list[Snapshot]:
         """The tasks of these rows, as they were then. What is kept may have moved on, and may while we read."""

@@ -259,6 +259,11 @@ class SqliteLog:
     def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Awaitable[Snapshot]:
         return self._file.reads.load(self._scope, task, wait_for_memory)
 
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        return self._file.reads.replies(self._scope, context, after, limit)
+
     def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
         return self._file.reads.find(self._scope, query, limit)
 

@@ -51,6 +51,12 @@ order by updated desc, id limit :limit
 """
 _COUNT = "select count(*){match} and updated >= :since"
 
+_REPLIES = """
+select updated, id from tasks indexed by tasks_replied
+where scope = :scope and context = :context and reply = 1 and state = 'TASK_STATE_SUBMITTED' and done = 1
+and (updated, id) < (:before, :id) order by updated desc, id desc limit :limit
+"""
+
 _FEW_BYTES = 64 << 10
 """A log up to this size is read where it is asked for. A longer one is read on the other thread."""
 
@@ -159,6 +165,19 @@ class Reads:
             if snapshot.seq == seq:  # else it was purged meanwhile
                 snapshots.append(snapshot.share())
         return FoundTasks(snapshots, next, total)
+
+    def replies(
+        self, scope: Scope, context: str, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        number = self.scope(scope)
+        if number is None:
+            return ()
+        before, id = after or (FIRST_PAGE, "")
+        values = {"scope": number, "context": context, "before": before, "id": id, "limit": limit}
+        try:
+            return self._here.execute(_REPLIES, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
 
     def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
         number = self.scope(scope)
