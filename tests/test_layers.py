@@ -148,7 +148,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "llama_index": ("adapters.llama_index_workflows",),
     "crewai": ("adapters.crewai",),
     "crewai_core": ("adapters.crewai",),
-    "pydantic": ("adapters.crewai",),
+    "pydantic": ("adapters.crewai", "mcp.tools"),
     "smolagents": ("adapters.smolagents",),
     "PIL": ("adapters.smolagents",),
     "langgraph": ("adapters.langgraph",),

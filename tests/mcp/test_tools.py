@@ -16,7 +16,7 @@ import pytest_asyncio
 pytest.importorskip("mcp")
 
 from dragoman import Agent, Part, StatusUpdate, Task, TaskState, Turn
-from dragoman.client import Client, TaskFailed
+from dragoman.client import Client, Headers, TaskFailed
 from dragoman.errors import ToolFailed
 from dragoman.mcp import McpTools, mcp
 from dragoman.model.questions import questions_in
@@ -138,7 +138,7 @@ async def test_a_tool_that_fails_tells_the_agent_why_and_not_the_caller(shared: 
 
 async def test_a_result_that_does_not_fit_its_schema_is_refused(shared: Shared) -> None:
     lied = await shared.handle("lie")
-    assert lied["why"] == "result" and "does not fit its schema" in lied["message"]
+    assert lied["why"] == "result" and "do not fit their schema" in lied["message"]
 
 
 async def test_an_unknown_tool_is_refused_with_the_names_of_those_there_are(shared: Shared) -> None:
@@ -264,6 +264,22 @@ async def test_a_question_that_may_belong_to_two_callers_is_asked_of_neither(tmp
         assert task.state is TaskState.COMPLETED and "not booked: cancel" in str(data_of(task))
         (tmp_path / "go").touch()
         await until(lambda: client.get(first.id), lambda task: task.state is TaskState.COMPLETED)
+
+
+async def test_a_page_to_visit_is_a_task_that_waits_for_authorization(tmp_path: Path) -> None:
+    async with connected(tools_of(tmp_path, legacy=True)) as client:
+        task = await sent(client, {"tool": "login"}, skill="use")
+        assert task.state is TaskState.AUTH_REQUIRED and task.status.message is not None
+        assert task.status.message.text == "Please log in\nhttps://example.com/login"
+        task = await sent(client, "done", task=task.id)
+        assert task.state is TaskState.COMPLETED and "logged in" in str(data_of(task))
+
+
+async def test_a_call_belongs_to_the_trace_of_its_task(tmp_path: Path) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    agent = agent_with(tools_of(tmp_path))
+    async with agent.test(timeout=30.0, credentials=Headers({"traceparent": trace})) as client:
+        assert (await client({"tool": "trace"}, skill="use")).data["text"] == trace
 
 
 @pytest.mark.parametrize(

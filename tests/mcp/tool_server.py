@@ -12,8 +12,10 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp.server.request_state import RequestStateSecurity
+from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp.types import (
     CallToolResult,
+    ElicitRequestURLParams,
     EmbeddedResource,
     ImageContent,
     ResourceLink,
@@ -150,6 +152,24 @@ async def look_up(ctx: Context[Any]) -> str:
     note("look_up")
     answer = await ctx.elicit("Which city?", City)
     return f"found {answer.data.city}" if answer.action == "accept" else answer.action
+
+
+@server.tool()
+def login() -> str:
+    """Wants a page to be visited before it works."""
+    note("login")
+    if len((FOLDER / "login").read_text().splitlines()) < 2:
+        page = ElicitRequestURLParams(
+            message="Please log in", url="https://example.com/login", elicitation_id="1"
+        )
+        raise UrlElicitationRequiredError([page])
+    return "logged in"
+
+
+@server.tool(annotations=READ)
+def trace(ctx: Context[Any]) -> str:
+    """The trace that the call belongs to."""
+    return str((ctx.request_context.meta or {}).get("traceparent", ""))
 
 
 @server.tool(annotations=READ)

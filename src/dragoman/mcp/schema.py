@@ -1,7 +1,12 @@
-"""Check values against the JSON Schemas of tools. References to other documents are not followed."""
+"""Check values against the JSON Schemas of tools.
+
+References to other documents are not followed. Regular expressions are not evaluated: one that a server chose could keep the
+process busy for ever, and the server checks its arguments itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -31,13 +36,26 @@ def check_value(schema: dict[str, Any], value: Any) -> str:
 
 @lru_cache(256)
 def _validator(schema: bytes) -> Any:
-    from jsonschema.validators import Draft202012Validator, validator_for
+    from jsonschema.validators import Draft202012Validator, extend, validator_for
     from referencing import Registry
 
     document = msgspec.json.decode(schema)
     kind = validator_for(document, default=Draft202012Validator)
     kind.check_schema(document)
-    return kind(document, registry=Registry())
+    additional = kind.VALIDATORS["additionalProperties"]
+
+    def unchecked(*_: Any) -> Iterator[Any]:
+        return iter(())
+
+    def additional_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if "patternProperties" in schema:
+            return iter(())
+        found: Iterator[Any] = additional(validator, value, instance, schema)
+        return found
+
+    rules = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), unchecked)
+    checked = extend(kind, {**rules, "additionalProperties": additional_properties})
+    return checked(document, registry=Registry())
 
 
 def _short(text: str) -> str:

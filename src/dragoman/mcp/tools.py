@@ -471,16 +471,22 @@ class _Call:
         return None
 
     async def _send(self, connection: McpConnection) -> Any:
+        """The library's `CallToolResult` or `InputRequiredResult`. We check the result ourselves."""
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, InputRequiredResult
+        from pydantic import TypeAdapter
+
+        params = CallToolRequestParams(
+            name=self._tool.original,
+            arguments=self._arguments,
+            input_responses=self._responses,
+            request_state=self._state,
+            _meta=self._meta or None,
+        )
+        answers: Any = TypeAdapter(CallToolResult | InputRequiredResult)
         try:
             async with connection.used():
-                return await connection.client.session.call_tool(
-                    self._tool.original,
-                    self._arguments,
-                    progress_callback=self._on_progress,
-                    input_responses=self._responses,
-                    request_state=self._state,
-                    meta=self._meta or None,
-                    allow_input_required=True,
+                return await connection.client.session.send_request(
+                    CallToolRequest(params=params), answers, progress_callback=self._on_progress
                 )
         finally:
             connection.calls.remove(self)
@@ -531,6 +537,11 @@ class _Call:
                     for name, each in (answer.input_requests or {}).items()
                 }
                 return _Round(requests=requests, state=answer.request_state)
+            schema = self._tool.output_schema
+            if schema is not None and not answer.is_error:
+                value = answer.structured_content
+                if wrong := "they are missing" if value is None else check_value(schema, value):
+                    return self._failure("result", "returned data that do not fit their schema", wrong)
             result = read_result(answer, self._server._max_result)
             return (
                 self._failure("error", "failed", result.text)
@@ -546,11 +557,8 @@ class _Call:
                     for n, page in enumerate(pages)
                 }
             )
-        if code is None and isinstance(
-            error, RuntimeError | ValueError
-        ):  # the library has checked the result
-            what = "returned a result that does not fit its schema"
-            return self._failure("result", what, one_line(str(error))[:500])
+        if code is None and isinstance(error, ValueError):  # the library cannot read it
+            return self._failure("result", "returned what is no result in MCP", one_line(str(error))[:500])
         if not isinstance(error, Exception):
             raise error
         raise connection.failed(error)
