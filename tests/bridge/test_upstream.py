@@ -16,12 +16,13 @@ from dragoman import Agent, Turn
 from dragoman.bridge import upstream as module
 from dragoman.bridge.credentials import CallerAway
 from dragoman.bridge.settings import RouteSettings
-from dragoman.bridge.upstream import Health, Upstream
+from dragoman.bridge.upstream import Health, NotCalled, Upstream
 from dragoman.client.transport.transport import AddressBlocked, NotSent
 from dragoman.errors import A2AError, TaskNotFound, Unauthenticated, Unavailable, Unreachable
 from dragoman.model.content import Message
 from dragoman.model.ops import (
     Call,
+    CancelTask,
     GetTask,
     ListTasks,
     Principal,
@@ -34,7 +35,7 @@ from dragoman.server.runtime import running
 from tests.bridge.oauth_server import OAuthServer, Program
 from tests.bridge.test_token_exchange import BRIDGE, SECRET, UPSTREAM, Crew
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import until, until_works
 
 FAST: dict[str, Any] = {"retries": 0}
 GET = GetTask(id="none")
@@ -213,6 +214,20 @@ async def test_who_waits_too_long_or_leaves_gives_the_place_to_the_next(
         assert upstream.health().active == 0
 
 
+async def test_a_cancel_does_not_wait_for_what_it_ends() -> None:
+    async with Site() as site, opened(site.url, concurrency=1) as upstream:
+        site.hangs = asyncio.Event()
+        first = asyncio.create_task(upstream.call(Call(), say()))
+        await site.arrived.wait()
+        second = asyncio.create_task(upstream.call(Call(), say()))
+        await until(lambda: upstream.health().waiting)
+        cancel = asyncio.create_task(upstream.call(Call(), CancelTask(id="t")))
+        await until(lambda: len(site.calls), lambda n: n == 2)
+        site.hangs.set()
+        await asyncio.gather(first, second, cancel, return_exceptions=True)
+        assert (upstream.health().active, upstream.health().waiting) == (0, 0)
+
+
 async def test_a_stream_holds_its_place_until_it_is_closed() -> None:
     async with Site() as site, opened(site.url, concurrency=1) as upstream:
         event = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"task": TASK}})
@@ -260,6 +275,38 @@ async def test_after_failures_in_a_row_the_agent_is_left_alone_until_one_call_su
         await trying
         health = upstream.health()
         assert (health.state, health.servers[0].breaker, health.servers[0].failures) == ("up", "closed", 0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_one_long_call_does_not_keep_a_server_that_is_well_again_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_TRIAL_SECONDS", 0.05)
+    async with Site() as site, opened(site.url, breaker=1) as upstream:
+        site.status, site.body = 500, b"{}"
+        with pytest.raises(A2AError):
+            await upstream.call(Call(), GET)
+        await until(lambda: upstream.health().servers[0].breaker, lambda state: state == "half-open")
+        opens = asyncio.Event()
+        site.status, site.body, site.hangs = 200, b"", opens
+        long = asyncio.create_task(upstream.call(Call(), say()))
+        await until(lambda: len(site.calls), lambda n: n == 2)
+        site.hangs = None
+        await until_works(lambda: upstream.call(Call(), say()), Unavailable)
+        assert upstream.health().servers[0].breaker == "closed"
+        opens.set()
+        await long
+
+
+@pytest.mark.usefixtures("quick")
+async def test_while_an_agent_is_away_nobody_asks_it_for_its_card_but_the_check() -> None:
+    async with opened(f"http://127.0.0.1:{free_port()}", breaker=1) as upstream:
+        assert upstream.health().servers[0].breaker == "open"
+        failures = upstream.health().servers[0].failures
+        for _ in range(5):
+            with pytest.raises(NotCalled):
+                await upstream.card()
+        assert upstream.health().servers[0].failures == failures
 
 
 @pytest.mark.usefixtures("quick")

@@ -218,6 +218,8 @@ class _Follower:
             events = self._resume(call, self._child)
         else:
             request = await self._request()
+            if upstream.is_full:  # who does not wait for the end may know that it was accepted
+                record.show()
             await record.may_begin()
             if not upstream.deduplicates:  # after a restart we have to know that it may have been sent
                 await self._journal.commit()

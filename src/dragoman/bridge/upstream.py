@@ -42,6 +42,7 @@ from dragoman.model.ops import (
     SUBSCRIBE,
     Batch,
     Call,
+    CancelTask,
     GetExtendedCard,
     GetPushConfig,
     GetTask,
@@ -64,6 +65,8 @@ _READ_SECONDS = 60.0
 _CARD_SECONDS = 300.0
 """After this time a card is read again, in the background, with the next call."""
 _SHORTEST_BREAK_SECONDS, _LONGEST_BREAK_SECONDS = 1.0, 30.0
+_TRIAL_SECONDS = 5.0
+"""How long other calls are refused while one shows whether the server is well. A message may take longer to be answered."""
 _QUEUE_SECONDS = 10.0
 """How long a call waits for others to end."""
 _FAILOVER_PATIENCE_SECONDS = 2.0
@@ -141,9 +144,10 @@ class Upstream:
         self.settings, self.name = settings, name
         self.observer: Observer | None = None
         self._credentials = RouteCredentials(settings)
-        guard = OutboundGuard(allow_private=settings.allow_private)
+        guard = None if settings.allow_private else OutboundGuard()
         for url in (*settings.addresses, settings.signed_by):
-            guard.allow(url)
+            if guard is not None:
+                guard.allow(url)
         several = len(settings.addresses) > 1
         self._servers = [
             _Server(url, settings, self._credentials.given, guard, name=name, several=several)
@@ -197,9 +201,12 @@ class Upstream:
         return next((server for server in known if not server.is_open), known[0] if known else None)
 
     async def card(self) -> AgentCard:
-        """Its card. Raises `Unreachable`."""
+        """Its card. Raises `Unreachable`. A server that is not called for now is not asked for its card either."""
         first: A2AError | None = None
         for server in self._servers:
+            if server.is_open and server.known is None:
+                first = first or self._away()
+                continue
             try:
                 connection = await server.connect()
             except A2AError as error:
@@ -243,6 +250,11 @@ class Upstream:
         return newest is not None and newest.shows_task_first
 
     @property
+    def is_full(self) -> bool:
+        """True if a call would have to wait for others to end."""
+        return self._queue.is_full
+
+    @property
     def shows_callers(self) -> bool:
         """True if the agent sees credentials of the caller, not only ours."""
         return self._credentials.per_caller
@@ -260,7 +272,8 @@ class Upstream:
     async def call(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)].name if type(request) in UNARY else EXTENSION.name
         seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
-        if not self._queue.enter():
+        # A cancel does not wait for what it ends.
+        if not self._queue.enter(at_once=isinstance(request, CancelTask)):
             await self._wait_for_place(call, op)
         try:
             first: A2AError | None = None
@@ -341,11 +354,14 @@ class Upstream:
         """The servers to call, in this order. Raises `NotCalled` if none may be called now."""
         well = [server for server in self._servers if server.admits]
         if not well:
-            wait = max(1.0, round(min(server.seconds_left for server in self._servers), 1))
-            error = NotCalled("the agent behind this address is away", retry_after=wait)
+            error = self._away()
             self._refuse(call, operation, error)
             raise error
         return well
+
+    def _away(self) -> NotCalled:
+        wait = max(1.0, round(min(server.seconds_left for server in self._servers), 1))
+        return NotCalled("the agent behind this address is away", retry_after=wait)
 
     def _refuse(self, call: Call, operation: str, error: A2AError) -> None:
         if self.observer is not None:
@@ -465,7 +481,7 @@ class _Server:
         url: str,
         settings: UpstreamSettings,
         credentials: Any,
-        guard: OutboundGuard,
+        guard: OutboundGuard | None,
         *,
         name: str,
         several: bool,
@@ -491,8 +507,8 @@ class _Server:
         self._breaker: Literal["closed", "half-open", "open"] = "closed"
         self._break_seconds = _SHORTEST_BREAK_SECONDS
         self._retry_at = 0.0
-        self._trying = False
-        """The one call that is let through while the breaker is half open."""
+        self._trial_ends = 0.0
+        """While the breaker is half open, one call is let through. Until then it is waited for."""
 
     # -- connection --------------------------------------------------------------------------------------------
 
@@ -580,7 +596,9 @@ class _Server:
     @property
     def admits(self) -> bool:
         """True if it may be called now."""
-        return self._breaker == "closed" or (self._breaker == "half-open" and not self._trying)
+        return self._breaker == "closed" or (
+            self._breaker == "half-open" and time.monotonic() >= self._trial_ends
+        )
 
     @property
     def seconds_left(self) -> float:
@@ -605,11 +623,11 @@ class _Server:
         """True if this call is the one that is let through, and shows whether others may be; then `end_trial`."""
         if self._breaker != "half-open":
             return False
-        self._trying = True
+        self._trial_ends = time.monotonic() + _TRIAL_SECONDS
         return True
 
     def end_trial(self) -> None:
-        self._trying = False
+        self._trial_ends = 0.0
 
     def judge(self, error: A2AError) -> None:
         """What an error of a call says about the server."""
@@ -670,12 +688,16 @@ class _Queue:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter(self) -> bool:
-        """Take a place, if there is one. Then `leave`."""
-        if self._limit is not None and (self.active >= self._limit or self._waiting):
+    def enter(self, *, at_once: bool = False) -> bool:
+        """Take a place, if there is one, or `at_once`. Then `leave`."""
+        if self.is_full and not at_once:
             return False
         self.active += 1
         return True
+
+    @property
+    def is_full(self) -> bool:
+        return self._limit is not None and (self.active >= self._limit or bool(self._waiting))
 
     async def wait(self, call: Call) -> None:
         """Wait for a place, and take it. Raises `NotCalled` if there are too many that wait, or it takes too long."""
@@ -703,7 +725,7 @@ class _Queue:
 
     def leave(self) -> None:
         self.active -= 1
-        while self._waiting:
+        while self._waiting and self.active < (self._limit or 0):
             place = self._waiting.popleft()
             if not place.done():
                 self.active += 1
