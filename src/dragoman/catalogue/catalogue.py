@@ -23,6 +23,10 @@ _IN_USE, _UNUSED = _DAY, 7 * _DAY
 """How often a text that is in use is stored again, and when one that is not in use is deleted."""
 
 
+_TEXTS_AT_ONCE = 25
+"""Texts in one transaction, which other work of the process waits for."""
+
+
 class Found(NamedTuple):
     entry: Entry
     score: float
@@ -103,9 +107,12 @@ class Catalogue:
             if now - self._stored.get(digest, 0.0) > _IN_USE
         }
         if missing:
-            await self._store.put_texts(missing, now)
             self._stored = {digest: at for digest, at in self._stored.items() if now - at <= _IN_USE}
-            self._stored |= dict.fromkeys(missing, now)
+        digests = list(missing)
+        for start in range(0, len(digests), _TEXTS_AT_ONCE):
+            batch = {digest: missing[digest] for digest in digests[start : start + _TEXTS_AT_ONCE]}
+            await self._store.put_texts(batch, now)
+            self._stored |= dict.fromkeys(batch, now)
 
     async def _tidy(self) -> None:
         """Delete texts that nobody uses."""

@@ -104,7 +104,7 @@ def name_from(text: str) -> str:
 
 
 class RegisteredAgents:
-    """`changed` is awaited with the names of agents that are about to be listed: a catalogue of several processes shows them soon."""
+    """A `Source`. `transport` makes what a check connects with, instead of one that `guard` watches."""
 
     def __init__(
         self,
@@ -120,33 +120,32 @@ class RegisteredAgents:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._rows: tuple[float, Sequence[RegisteredAgent]] = (float("-inf"), ())
-        self._read: dict[bytes, Known] = {}
+        self._read: dict[tuple[str, str, str, bytes], Entry] = {}
 
     # -- listing -----------------------------------------------------------------------------------------------
 
     async def entries(self, viewer: Viewer) -> Sequence[Entry]:
-        found = []
-        for agent in await self._registered():
-            known = self._known(agent)
-            if viewer.operator or (
-                agent.tenant in ("", viewer.tenant) and (viewer.known or not known.private)
-            ):
-                found.append(entry_of(agent, known))
-        return found
+        return [
+            entry
+            for entry in map(self._entry, await self._registered())
+            if viewer.operator
+            or (entry.tenant in ("", viewer.tenant) and (viewer.known or not entry.private))
+        ]
 
     async def _registered(self) -> Sequence[RegisteredAgent]:
         now = time.monotonic()
         if now - self._rows[0] > _ROWS_SECONDS:
             self._rows = now, await self._store.registered()
-            bodies = {agent.body for agent in self._rows[1]}
-            self._read = {body: known for body, known in self._read.items() if body in bodies}
+            keys = set(map(_key, self._rows[1]))
+            self._read = {key: entry for key, entry in self._read.items() if key in keys}
         return self._rows[1]
 
-    def _known(self, agent: RegisteredAgent) -> Known:
-        known = self._read.get(agent.body)
-        if known is None:
-            known = self._read[agent.body] = read_known(agent.body)
-        return known
+    def _entry(self, agent: RegisteredAgent) -> Entry:
+        """Made once for as long as nothing new is known."""
+        entry = self._read.get(key := _key(agent))
+        if entry is None:
+            entry = self._read[key] = entry_of(agent, read_known(agent.body))
+        return entry
 
     def _changed(self) -> None:
         self._rows = float("-inf"), ()
@@ -288,6 +287,10 @@ class RegisteredAgents:
         checked = await check_signature(found, transport)
         about = await asyncio.to_thread(describe, found.card)
         return {"description": about, "signature": checked.state, "card_url": found.url[:_MAX_URL]}
+
+
+def _key(agent: RegisteredAgent) -> tuple[str, str, str, bytes]:
+    return agent.tenant, agent.name, agent.url, agent.body
 
 
 async def _quietly(work: Awaitable[object]) -> None:

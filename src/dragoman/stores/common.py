@@ -500,8 +500,10 @@ _STOP_WORDS = frozenset(
 
 def plain_words(text: str) -> list[str]:
     """The words of a text in lower case, without accents. `refundOrder` and `refund_order` are two words."""
-    decomposed = unicodedata.normalize("NFKD", _CAMEL.sub(" ", text))
-    letters = "".join(each for each in decomposed if not unicodedata.combining(each))
+    letters = _CAMEL.sub(" ", text)
+    if not letters.isascii():
+        decomposed = unicodedata.normalize("NFKD", letters)
+        letters = "".join(each for each in decomposed if not unicodedata.combining(each))
     return [word[:_MAX_WORD_CHARACTERS] for word in _WORD.findall(letters.lower())]
 
 

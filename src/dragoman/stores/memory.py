@@ -841,8 +841,8 @@ _ENDING = re.compile(r"(?<=[^\W_]{3})(?:ings?|ies|ied|es|ed|e|s|y)$")
 class MemoryCatalogue:
     def __init__(self) -> None:
         self._agents: dict[tuple[str, str], RegisteredAgent] = {}
-        self._texts: dict[str, tuple[float, Mapping[str, frozenset[str]]]] = {}
-        """When each was last in use, and the stems of its members."""
+        self._texts: dict[str, tuple[float, Mapping[str, str]]] = {}
+        """When each was last in use, and the stems of its members, with spaces around them."""
 
     async def registered(self) -> Sequence[RegisteredAgent]:
         return sorted(self._agents.values(), key=lambda agent: (agent.name, agent.tenant))
@@ -878,7 +878,10 @@ class MemoryCatalogue:
                 members = {name: getattr(text, name) for name in SEARCH_WEIGHTS}
                 self._texts[digest] = (
                     now,
-                    {name: frozenset(map(_stem, plain_words(member))) for name, member in members.items()},
+                    {
+                        name: f" {' '.join(map(_stem, plain_words(member)))} "
+                        for name, member in members.items()
+                    },
                 )
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
@@ -902,14 +905,7 @@ def _stem(word: str) -> str:
     return _ENDING.sub("", word)
 
 
-def _weight(word: str, members: Mapping[str, frozenset[str]]) -> float:
+def _weight(word: str, members: Mapping[str, str]) -> float:
     """The weight of the heaviest member that has the word."""
-    stem, prefix = _stem(word), is_prefix(word)
-    return max(
-        (
-            SEARCH_WEIGHTS[name]
-            for name, stems in members.items()
-            if stem in stems or (prefix and any(each.startswith(stem) for each in stems))
-        ),
-        default=0.0,
-    )
+    wanted = f" {_stem(word)}" if is_prefix(word) else f" {_stem(word)} "
+    return max((SEARCH_WEIGHTS[name] for name, stems in members.items() if wanted in stems), default=0.0)

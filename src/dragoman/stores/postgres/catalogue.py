@@ -37,17 +37,16 @@ select digest, $1, setweight(to_tsvector('english', name), 'A') || setweight(to_
 from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) as n(digest, name, tags, skills, about)
 order by digest on conflict (digest) do update set used = excluded.used
 """
-_CASES = " ".join(
-    f"when words @@ to_tsquery('english', word || '{label}') then {weight}"
-    for label, weight in zip("ABCD", SEARCH_WEIGHTS.values(), strict=True)
-)
+_LABELS = dict(zip("ABCD", SEARCH_WEIGHTS.values(), strict=True))
+_QUERIES = ", ".join(f"to_tsquery('english', word || '{label}') as {label}" for label in _LABELS)
+_CASES = " ".join(f"when words @@ {label} then {weight}" for label, weight in _LABELS.items())
 _SEARCH = f"""
-select digest, score from (
-    select digest, (
-        select sum(case {_CASES} else 0 end)::double precision from unnest($2::text[]) as asked(word)
-    ) as score
-    from dragoman.catalogue_texts where digest = any($1::text[])
-) as scored where score > 0 order by score desc, digest limit $3
+with asked as materialized (select {_QUERIES} from unnest($2::text[]) as given(word)),
+matching as materialized (
+    select digest, words from dragoman.catalogue_texts where digest = any($1::text[]) and words @@ to_tsquery('english', $3)
+)
+select digest, sum(case {_CASES} else 0 end)::double precision as score from matching cross join asked
+group by digest order by score desc, digest limit $4
 """
 _FORGET = """
 delete from dragoman.catalogue_texts where digest in
@@ -110,7 +109,9 @@ class PostgresCatalogue:
         if not words or not among:
             return ()
         asked = [f"'{word}':{'*' if is_prefix(word) else ''}" for word in words]
-        rows = await self._database.read(lambda db: db.fetch(_SEARCH, list(among), asked, limit))
+        any_word = " | ".join(each.removesuffix(":") for each in asked)
+        values = (list(among), asked, any_word, limit)
+        rows = await self._database.read(lambda db: db.fetch(_SEARCH, *values))
         return [(digest, score / len(words)) for digest, score in rows]
 
     async def forget_texts(self, before: float) -> int:
