@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from dragoman.catalogue import registered
-from dragoman.catalogue.entry import MAX_DESCRIPTION, MAX_NAME, MAX_SKILLS, MAX_TAGS
+from dragoman.catalogue.entry import MAX_DESCRIPTION, MAX_NAME, MAX_SKILLS, MAX_TAGS, describe
 from dragoman.catalogue.registered import NotRegistered, RegisteredAgents, Taken
 from dragoman.catalogue.sources import Viewer
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.engine.protocols import RegisteredAgent
 from dragoman.errors import InvalidParams
+from dragoman.model.card import AgentCard, Skill
 from dragoman.push.guard import Guard
 from dragoman.stores.memory import MemoryStore
 from tests.catalogue.elsewhere import CARD, Elsewhere, elsewhere, respond
+from tests.growth import assert_linear
 from tests.waiting import until
 
 EVERYBODY, OPERATOR = Viewer(), Viewer(operator=True)
@@ -214,9 +216,23 @@ async def test_what_is_not_a_card_is_down(site: Elsewhere, what: str) -> None:
     assert (await agents().add(site.url, name="desk")).health.state == "down"
 
 
-async def test_a_card_of_many_megabytes_is_not_read(site: Elsewhere) -> None:
-    site.raw = lambda path: respond(b'{"name": "' + b"x" * (5 << 20) + b'", "skills": []}')
-    assert (await agents().add(site.url, name="desk")).health.state == "down"
+async def test_a_large_card_is_not_read(site: Elsewhere) -> None:
+    large = (
+        b'{"name": "x", "skills": [' + b'{"id": "a", "name": "b"},' * 12_000 + b'{"id": "a", "name": "b"}]}'
+    )
+    assert len(large) > registered.MAX_CARD_BYTES
+    site.raw = lambda path: respond(large)
+    entry = await agents().add(site.url, name="desk")
+    assert (entry.health.state, entry.description.skills) == ("down", ())
+    assert "more than 256 KB" in entry.health.error
+
+
+def test_describing_a_card_costs_no_more_than_the_card_is_long() -> None:
+    def card(n: int) -> AgentCard:
+        skill = Skill(id="a", name="b", tags=("",) * n, examples=("x",) * n)
+        return AgentCard(name="x" * n, description="y\n" * n, skills=(skill,) * 60)
+
+    assert_linear(describe, card, 1 << 16)
 
 
 async def test_a_redirect_is_not_followed(site: Elsewhere) -> None:
@@ -231,11 +247,11 @@ async def test_texts_of_a_card_are_flat_and_short(site: Elsewhere) -> None:
     site.card = {
         **CARD,
         "name": "Evil\x1b[31m\nline\u202e" + "x" * 5000,
-        "description": "a\r\nb\u0000c " * 10_000,
+        "description": "a\r\nb\u0000c " * 1000,
         "version": "v" * 9000,
         "skills": [
-            {"id": f"s{n}", "name": "n\n" * 500, "description": "d" * 900, "tags": [f"t{n}\x07" * 99] * 5}
-            for n in range(500)
+            {"id": f"s{n}", "name": "n\n" * 200, "description": "d" * 300, "tags": [f"t{n}\x07" * 20]}
+            for n in range(150)
         ],
     }
     entry = await agents().add(site.url)
@@ -250,15 +266,10 @@ async def test_texts_of_a_card_are_flat_and_short(site: Elsewhere) -> None:
 
 async def test_what_is_stored_of_a_card_is_small(site: Elsewhere) -> None:
     store = MemoryStore()
-    skill = {
-        "id": "é" * 999,
-        "name": "é" * 999,
-        "description": "é" * 9999,
-        "tags": ["é" * 99],
-        "examples": ["é" * 999] * 9,
-    }
-    site.card = {**CARD, "name": "é" * 9999, "description": "é" * 99_999, "skills": [skill] * 999}
-    await agents(store).add(site.url, name="desk")
+    long = "é" * 250
+    skill = {"id": long, "name": long, "description": long, "tags": [long], "examples": [long]}
+    site.card = {**CARD, "name": long * 9, "description": long * 9, "skills": [skill] * 80}
+    assert (await agents(store).add(site.url, name="desk")).health.state == "up"
     assert len((await store.catalogue.registered())[0].body) < 64_000
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,8 @@ UP, DOWN = "up", "down"
 MAX_NAME, MAX_DESCRIPTION, MAX_VERSION, MAX_TAG, MAX_EXAMPLE = 100, 600, 50, 40, 200
 MAX_SKILLS, MAX_TAGS, MAX_EXAMPLES, MAX_INTERFACES = 50, 30, 10, 12
 MAX_SKILL_DESCRIPTION = 200
+_MAX_LOOKED_AT = 2000
+"""Tags, examples or interfaces of a card that are looked at: most of them may be the same."""
 
 
 class SkillSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,7 +96,7 @@ def short(text: object, limit: int) -> str:
 
 def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    for text in texts:
+    for text in islice(texts, _MAX_LOOKED_AT):
         if line := short(text, limit):
             found[line] = None
         if len(found) >= count:

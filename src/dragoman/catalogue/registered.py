@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 from urllib.parse import urlsplit
@@ -36,7 +36,7 @@ from dragoman.catalogue.sources import Viewer
 from dragoman.client.discover import AgentCache, find_card
 from dragoman.client.signature import UNKNOWN, check_signature
 from dragoman.client.transport.network import AddressRefused, HttpTransport
-from dragoman.client.transport.transport import Transport
+from dragoman.client.transport.transport import AnswerTooLarge, Response, Transport
 from dragoman.engine.protocols import CatalogueStore, RegisteredAgent
 from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.ids import timestamp
@@ -44,6 +44,7 @@ from dragoman.push.guard import Guard
 
 MAX_REGISTERED = 1000
 CHECK_SECONDS = 10.0
+MAX_CARD_BYTES = 256 << 10
 CHECKS_AT_ONCE = 4
 CHECK_INTERVAL = 300.0
 MAX_INTERVAL = 3600.0
@@ -254,7 +255,7 @@ class RegisteredAgents:
 
     async def _check(self, url: str, before: Known) -> Known:
         """What is known of the agent now. Never raises because of the agent."""
-        transport, began = self._transport(), time.monotonic()
+        transport, began = _SmallAnswers(self._transport()), time.monotonic()
         card: Mapping[str, object] = {}
         error, state = "", UP
         try:
@@ -291,6 +292,37 @@ class RegisteredAgents:
 
 def _key(agent: RegisteredAgent) -> tuple[str, str, str, bytes]:
     return agent.tenant, agent.name, agent.url, agent.body
+
+
+class _SmallAnswers:
+    """A transport whose answers end after `MAX_CARD_BYTES`: reading a large card would hold up everybody else."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
+        return _SmallAnswer(await self._transport.request(method, url, headers, body), url)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+class _SmallAnswer:
+    def __init__(self, response: Response, url: str) -> None:
+        self._response, self._url = response, url
+        self.status, self.headers, self.close = response.status, response.headers, response.close
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        left = MAX_CARD_BYTES
+        async for piece in self._response.chunks():
+            left -= len(piece)
+            if left < 0:
+                await self._response.close()
+                raise AnswerTooLarge(f"{self._url} answered with more than {MAX_CARD_BYTES >> 10} KB")
+            yield piece
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self.chunks()])
 
 
 async def _quietly(work: Awaitable[object]) -> None:
