@@ -160,7 +160,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "asyncpg": (
         "stores.postgres.address",
         "stores.postgres.database",
-        "hub.postgres",
+        "hub.store.postgres",
         "stores.postgres.pool",
     ),
     "any_llm": ("hub.models.hosted",),

@@ -14,7 +14,7 @@ from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model, Prompt
 from dragoman.hub.settings import Settings
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from tests.hub.scripted import Scripted, ScriptedModel
 from tests.server.wire import Answer, open_request
 

@@ -351,7 +351,7 @@ def _refs(value: object) -> list[str]:
 async def test_a_tenant_has_two_hundred_agents_however_they_are_made(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.hub.agents.catalogue.MAX_AGENTS", 2)
+    monkeypatch.setattr("dragoman.hub.store.catalogue.MAX_AGENTS", 2)
     async with house() as hub:
         acme = await hub.tenant("acme")
         for id, status in (("a", 201), ("b", 201), ("c", 409)):

@@ -16,10 +16,10 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.hub.assembly import application
-from dragoman.hub.database import Database, open_database
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import InvalidSetting, Settings, settings
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.tenants import Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, house
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+import dragoman.hub
 from dragoman.errors import Unavailable
-from dragoman.hub.database import Database, MissingReference, Transaction, open_database
-from dragoman.hub.sqlite import SqliteTables
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store.database import Database, MissingReference, Transaction, open_database
+from dragoman.hub.store.sqlite import SqliteTables
+from dragoman.hub.store.tenants import Tenants
 from tests.hub.house import House, house
 
 
@@ -75,3 +77,11 @@ async def test_a_database_of_a_newer_version_is_refused_and_one_of_this_version_
     newer.close()
     with pytest.raises(Unavailable, match="newer version"):
         await open_database(tmp_path / "hub.db").open()
+
+
+def test_all_sql_of_the_hub_is_in_its_store() -> None:
+    folder = Path(dragoman.hub.__file__).parent
+    sql = re.compile(r"\b(select \S+ from|insert (or \w+ )?into|update \w+ set|delete from) ", re.IGNORECASE)
+    for path in folder.rglob("*.py"):
+        name = path.relative_to(folder).as_posix()
+        assert name.startswith("store/") or not sql.search(path.read_text()), name

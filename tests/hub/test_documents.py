@@ -8,9 +8,9 @@ from pathlib import Path
 from dragoman.hub.models.model import ChatMessage, Delta, Prompt
 from dragoman.hub.models.scripted import ScriptFileModel
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
+from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from dragoman.mcp.connection import McpServer

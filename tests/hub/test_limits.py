@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.conversations.requests import IdempotencyKeys
-from dragoman.hub.database import Transaction, open_database
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ModelError
 from dragoman.hub.models.retrying import RetryingModel
+from dragoman.hub.store.database import Transaction, open_database
+from dragoman.hub.store.requests import IdempotencyKeys
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.scripted import ScriptedModel
@@ -201,7 +201,7 @@ async def test_run_once_repeats_a_key_only_after_its_result_expired(monkeypatch:
     for key in ("a", "a", "b"):
         await do(key)
     assert done == ["a", "b"]
-    monkeypatch.setattr("dragoman.hub.database._RESULT_SECONDS", -1)
+    monkeypatch.setattr("dragoman.hub.store.database._RESULT_SECONDS", -1)
     await do("c")
     await do("a")
     assert done == ["a", "b", "c", "a"]

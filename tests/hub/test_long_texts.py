@@ -15,17 +15,17 @@ from dragoman.hub.agents import routing as intent
 from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitution, Intent
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.api import about as api_about
-from dragoman.hub.conversations import conversations
-from dragoman.hub.conversations.conversations import Conversations
 from dragoman.hub.conversations.events import HubEventReader
-from dragoman.hub.conversations.requests import StoredRequest
-from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database, open_database
-from dragoman.hub.memory import search as recall
-from dragoman.hub.memory.memories import _NEIGHBOURS, Memories
 from dragoman.hub.models.hosted import _events
 from dragoman.hub.models.model import ToolCall
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store import conversations
+from dragoman.hub.store import memory_search as recall
+from dragoman.hub.store.conversations import Conversations
+from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.memories import _NEIGHBOURS, Memories
+from dragoman.hub.store.requests import StoredRequest
+from dragoman.hub.store.tenants import Tenants
+from dragoman.hub.store.todos import Todos
 from dragoman.hub.tools.planning import TodoTool
 from dragoman.model.content import Artifact, Part
 from dragoman.model.task import ArtifactUpdate

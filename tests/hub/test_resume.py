@@ -14,9 +14,9 @@ from dragoman.errors import Unavailable
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from dragoman.hub.conversations.events import HubEventReader
-from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import ModelError, Prompt, ToolCall
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.requests import StoredRequest
+from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.files import ExecTool, WriteTool
 from dragoman.hub.tools.tool import Command, Session

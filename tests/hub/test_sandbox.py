@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.conversations.artifacts import QuotaExceeded
-from dragoman.hub.database import Database
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import process
@@ -27,6 +25,8 @@ from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
+from dragoman.hub.store.artifacts import QuotaExceeded
+from dragoman.hub.store.database import Database
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin

@@ -16,9 +16,10 @@ from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.models.model import ModelError
-from dragoman.hub.schedules import natural_dates, schedules
+from dragoman.hub.schedules import natural_dates
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.schedules.schedules import Schedules
+from dragoman.hub.store import schedules
+from dragoman.hub.store.schedules import Schedules
 from tests.hub.house import SCOUT, Caller, House, events, house
 from tests.waiting import until
 

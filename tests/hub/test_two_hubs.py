@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.hub.database import open_database
-from dragoman.hub.tenants.tenants import Tenant, Tenants
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, Caller, events, house, message
 from tests.hub.scripted import Scripted, by_agent

@@ -17,13 +17,13 @@ from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.assembly import AGENTS_FILE, SERVERS_FILE
-from dragoman.hub.database import open_database
 from dragoman.hub.models import embedded
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.settings import KEYS, Settings
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 

@@ -12,9 +12,9 @@ from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.client.config import CONFIG
 from dragoman.errors import A2AError
-from dragoman.hub.database import open_database
 from dragoman.hub.settings import Settings
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.tenants import Tenants
 
 _FILES = {"a2a_agents.json": '{\n  "agents": {}\n}\n', "mcp_servers.json": '{\n  "servers": {}\n}\n'}
 _TOML = """\

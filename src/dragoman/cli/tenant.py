@@ -10,8 +10,8 @@ from typing import Any
 from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import open_database
-from dragoman.hub.tenants.tenants import Tenants
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.tenants import Tenants
 
 EPILOG = """\
   dragoman tenant add acme          create a tenant and print its token, only this once

@@ -31,7 +31,7 @@ from dragoman.hub.api.routes import ADMIN, ApiRequest
 from dragoman.hub.api.routes import TENANT as TENANT_ROUTE
 from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import A2A, Hub
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from dragoman.model.ops import Principal, Scope
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import Operators

@@ -20,7 +20,6 @@ from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
 from dragoman.engine.runner import Program
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.listing import HubSource
@@ -29,9 +28,7 @@ from dragoman.hub.agents.prompt import roster
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.conversations.history import ConversationHistory
-from dragoman.hub.conversations.requests import IdempotencyKeys
 from dragoman.hub.conversations.retention import Retention
-from dragoman.hub.database import Database, open_database
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import embedded
@@ -43,11 +40,14 @@ from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.schedules.schedules import Schedules
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
+from dragoman.hub.store.catalogue import CatalogueEntry
+from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.requests import IdempotencyKeys
+from dragoman.hub.store.schedules import Schedules
+from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.tenants.admission import Quotas
-from dragoman.hub.tenants.tenants import Tenant
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from dragoman.hub.tools.fetcher import HttpFetcher

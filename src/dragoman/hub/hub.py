@@ -24,28 +24,28 @@ from dragoman.engine.protocols import Bus, Peers, Push, Store
 from dragoman.engine.records import Snapshot
 from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
-from dragoman.hub.agents.catalogue import Catalogue
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, Make
 from dragoman.hub.conversations import events
-from dragoman.hub.conversations.artifacts import Artifacts
-from dragoman.hub.conversations.conversations import Conversations
 from dragoman.hub.conversations.events import HubEvent, HubEventReader, with_notes
 from dragoman.hub.conversations.message_input import message_text
-from dragoman.hub.conversations.requests import IdempotencyKeys, Requests, StoredRequest
-from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database
 from dragoman.hub.errors import NotFound
 from dragoman.hub.folder_lock import FolderLock
-from dragoman.hub.memory.memories import Memories
-from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.metadata import AGENT_VERSION, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
+from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.catalogue import Catalogue
+from dragoman.hub.store.conversations import Conversations
+from dragoman.hub.store.database import Database
+from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
+from dragoman.hub.store.scratchpads import Scratchpads
+from dragoman.hub.store.tenants import Tenant, Tenants
+from dragoman.hub.store.todos import Todos
+from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
-from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
-from dragoman.hub.usage import Usages
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,

@@ -25,7 +25,7 @@ from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from dragoman.server.cors import Cors
 from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import Mount

@@ -10,7 +10,7 @@ from dragoman.client.signature import UNSIGNED
 from dragoman.errors import Unauthenticated
 from dragoman.hub.api.authentication import AGENTS_PATH, authenticate
 from dragoman.hub.hub import Hub
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from dragoman.model.card import AgentCard
 
 MAX_LISTED = 5000

@@ -21,14 +21,14 @@ from dragoman.engine.records import Mail
 from dragoman.engine.runner import Program
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, TaskNotFound
-from dragoman.hub.agents.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.agents.constitution import ID, TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.agents.constitution_agent import check_message
-from dragoman.hub.conversations.requests import Requests
 from dragoman.hub.metadata import AGENT_VERSION, VIA
 from dragoman.hub.models.model import Model, ModelError, ModelEvent, ModelTraits, Prompt, traits_of
+from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
+from dragoman.hub.store.requests import Requests
+from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.tenants.admission import Quotas
-from dragoman.hub.tenants.tenants import Tenant, Tenants
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage

@@ -7,12 +7,12 @@ from typing import Any
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import superset_card
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.catalogue import CatalogueEntry
 from dragoman.hub.agents.constitution import Constitution, schema
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, must_exist, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.usage import MAX_DAYS
+from dragoman.hub.store.catalogue import CatalogueEntry
+from dragoman.hub.store.usage import MAX_DAYS
 
 
 def routes(hub: Hub) -> list[Route]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dragoman.errors import Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from dragoman.model.ops import Principal
 from dragoman.server.mount import Mount
 

@@ -12,9 +12,9 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.api.requests import NewRequest, start_request
 from dragoman.hub.api.routes import ApiRequest, ApiResponse, Route, RouteList, page
-from dragoman.hub.conversations.artifacts import StoredFile
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.store.artifacts import StoredFile
 from dragoman.server.mount import Header
 
 

@@ -24,14 +24,14 @@ from dragoman.hub.api.routes import (
     RouteList,
     header_value,
 )
-from dragoman.hub.conversations.conversations import Conversation
 from dragoman.hub.conversations.events import EventFrames, HubEvent, describe_request
 from dragoman.hub.conversations.message_input import MessagePart, read_parts
-from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.model import Model
+from dragoman.hub.store.conversations import Conversation
+from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 
 MAX_KEY_CHARACTERS = 256

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from dragoman.errors import A2AError
 from dragoman.hub.errors import NotFound
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import OURS, Header

@@ -19,11 +19,11 @@ from dragoman.hub.api.routes import (
     page,
 )
 from dragoman.hub.conversations.events import EventFrames, HubEvent
-from dragoman.hub.conversations.todos import OPEN, STATES
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.schedules.schedules import Schedule
+from dragoman.hub.store.schedules import Schedule
+from dragoman.hub.store.todos import OPEN, STATES
 
 
 class NewTodo(Struct):

@@ -18,9 +18,9 @@ from dragoman.engine.follow import Readers, follow
 from dragoman.engine.protocols import Bus, Log
 from dragoman.engine.records import PIECE_BYTES, Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
-from dragoman.hub.conversations.requests import StoredRequest
 from dragoman.hub.models.model import Usage
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.requests import StoredRequest
+from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.ops import Batch, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.hub.conversations.conversations import Conversations, EarlierMessage
 from dragoman.hub.models.ask import ModelReply, ask, recorded_reply
 from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
+from dragoman.hub.store.conversations import Conversations, EarlierMessage
 from dragoman.hub.tools.tool import Session
 
 KEPT_MESSAGES = 16

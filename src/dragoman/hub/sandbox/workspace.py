@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.conversations.artifacts import QuotaExceeded, clean_path
 from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
 from dragoman.hub.sandbox.run_as import RunAsUser
+from dragoman.hub.store.artifacts import QuotaExceeded, clean_path
 
 READ_LIMIT = 1 << 20
 _MIN_ENTRY_BYTES = 4096

@@ -20,8 +20,8 @@ from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.schedules.schedules import PAUSED, Schedule, ScheduledRun, Schedules
-from dragoman.hub.tenants.tenants import Tenant
+from dragoman.hub.store.schedules import PAUSED, Schedule, ScheduledRun, Schedules
+from dragoman.hub.store.tenants import Tenant
 
 log = logging.getLogger(__name__)
 

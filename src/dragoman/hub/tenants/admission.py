@@ -29,11 +29,11 @@ from dragoman.errors import (
     Unauthenticated,
     keep_going,
 )
-from dragoman.hub.agents.catalogue import Catalogue, CatalogueEntry
-from dragoman.hub.database import Database
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.tenants.tenants import Tenant, Tenants
+from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
+from dragoman.hub.store.database import Database
+from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
 

@@ -9,64 +9,32 @@ from __future__ import annotations
 
 import mimetypes
 import re
-import time
-from collections.abc import Sequence
 
 from dragoman.errors import A2AError, Unavailable
-from dragoman.hub.conversations.artifacts import Artifacts, clean_path
-from dragoman.hub.database import Database, Row, Transaction
-from dragoman.hub.memory.memories import Memories
 from dragoman.hub.models.model import Image, Model, traits_of
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import READ_LIMIT
+from dragoman.hub.store.artifacts import Artifacts, clean_path
+from dragoman.hub.store.database import Database
+from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.pictures import StoredPictures
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
-
-_PICTURE_SECONDS = 7 * 86_400
-"""How long images are stored."""
-MAX_PICTURE_BYTES = 256 << 20
-"""Bytes of stored images per tenant; older ones are deleted."""
-_PUT = """
-insert into pictures (key, media_type, content, at) values (?, ?, ?, ?)
-on conflict (key) do update set media_type = excluded.media_type, content = excluded.content, at = excluded.at
-"""
-_DROP_OLD = "delete from pictures where at < ?"
-_MAKE_ROOM = """
-delete from pictures where key in (select key from (select key, sum(length(content)) over (order by n desc) as bytes
-from pictures where key > ? and key < ?) as counted where bytes > ?)
-"""
-_FIND = "select media_type, content from pictures where key = ?"
 
 
 class Pictures:
     """`model` knows which models take images."""
 
     def __init__(self, database: Database, model: Model) -> None:
-        self._db, self._model = database, model
+        self._stored, self._model = StoredPictures(database), model
+        self.find = self._stored.find
 
     async def show(self, session: Session, image: Image) -> str:
         """Put an image into the model's next prompt, if it takes images. Returns the result of the command."""
         if not traits_of(self._model, session.constitution.model).sees:
             return f"({image.title}: a picture, and your model cannot see pictures)"
-        key, now = session.write_key, int(time.time())
-
-        async def keep(db: Transaction) -> None:
-            await db.change(_DROP_OLD, (now - _PICTURE_SECONDS,))
-            await db.change(_PUT, (key, image.media_type, image.content, now))
-            # "0" follows "/"
-            await db.change(_MAKE_ROOM, (f"{session.tenant}/", f"{session.tenant}0", MAX_PICTURE_BYTES))
-
-        await self._db.run(keep)
-        session.pictures.append(key)
+        await self._stored.put(session.tenant, session.write_key, image)
+        session.pictures.append(session.write_key)
         return f"(picture {len(session.pictures)}: {image.title}; it is attached to this message)"
-
-    async def find(self, keys: Sequence[str]) -> list[Image]:
-        """The stored images of these keys."""
-
-        async def find(db: Transaction) -> list[Row]:
-            rows = [await db.one(_FIND, (key,)) for key in keys]
-            return [row for row in rows if row is not None]
-
-        return [Image(**row) for row in await self._db.read(find)]
 
 
 RESPONSE_LIMIT = 10 * 1024 * 1024

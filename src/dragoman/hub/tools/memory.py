@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from dragoman.hub.memory.memories import Memories
-from dragoman.hub.memory.scratchpads import SHARED, Scratchpads
-from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch
+from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
+from dragoman.hub.store.scratchpads import SHARED, Scratchpads
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 BODY_LIMIT = 32 * 1024

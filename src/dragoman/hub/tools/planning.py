@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dragoman.hub.conversations.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
-from dragoman.hub.schedules.schedules import ACTIVE, PAUSED, Schedule, Schedules
+from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
+from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 _TODO_VERBS = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}

@@ -32,7 +32,7 @@ from dragoman.engine.protocols import Peers
 from dragoman.engine.records import Child, Record
 from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
-from dragoman.hub.agents.catalogue import Catalogue
+from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role

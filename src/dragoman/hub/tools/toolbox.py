@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dragoman.hub.conversations.artifacts import Artifacts
-from dragoman.hub.conversations.todos import Todos
-from dragoman.hub.database import Database
-from dragoman.hub.memory.memories import Memories
-from dragoman.hub.memory.scratchpads import Scratchpads
 from dragoman.hub.models.model import Model
 from dragoman.hub.sandbox.sandbox import Sandbox
-from dragoman.hub.schedules.schedules import Schedules
+from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.database import Database
+from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.schedules import Schedules
+from dragoman.hub.store.scratchpads import Scratchpads
+from dragoman.hub.store.todos import Todos
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.fetcher import PageFetcher

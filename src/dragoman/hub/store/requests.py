@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dragoman.hub.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Row, Transaction
 
 _NOTE = """
 insert into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import Memory as Ranking
-from dragoman.hub.database import Row, Transaction
+from dragoman.hub.store.database import Row, Transaction
 
 TYPES = ("user", "feedback", "project", "reference", "learning", "context")
 RELATIONS = ("relates_to", "refines", "contradicts", "supersedes", "supports")

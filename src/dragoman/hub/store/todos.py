@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database, Transaction
+from dragoman.hub.store.database import Database, Transaction
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")

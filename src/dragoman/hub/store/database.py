@@ -147,10 +147,10 @@ class Database:
 def open_database(where: str | Path, folder: Path | None = None) -> Database:
     """The tables of a hub: in the database at a `postgresql:` URL, or in `hub.db` in a folder. `memory:` is a temporary file."""
     if str(where).startswith(("postgresql:", "postgres:")):
-        from dragoman.hub.postgres import PostgresTables
+        from dragoman.hub.store.postgres import PostgresTables
 
         return Database(PostgresTables(str(where)))
-    from dragoman.hub.sqlite import SqliteTables
+    from dragoman.hub.store.sqlite import SqliteTables
 
     if str(where) == "memory:":
         return Database(SqliteTables(":memory:"))

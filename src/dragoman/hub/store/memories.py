@@ -1,6 +1,6 @@
 """Structured memory: typed entries and relations between them.
 
-An entry that is no longer true is not deleted: it gets an end time, and can be read as of an earlier time. `search.py` finds
+An entry that is no longer true is not deleted: it gets an end time, and can be read as of an earlier time. `memory_search.py` finds
 entries. `once` is the key of a write that may be repeated after a crash (`Database.run_once`).
 """
 
@@ -11,8 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import Database, Transaction
-from dragoman.hub.memory.search import RELATIONS, TYPES, MemoryEntry, MemorySearch, Relation, entry_of, recall
+from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.memory_search import (
+    RELATIONS,
+    TYPES,
+    MemoryEntry,
+    MemorySearch,
+    Relation,
+    entry_of,
+    recall,
+)
 
 CONTENT_LIMIT = 64 * 1024
 MAX_TAGS = 32

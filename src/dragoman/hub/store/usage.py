@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from dragoman.errors import Unavailable
-from dragoman.hub.database import Database, Transaction
+from dragoman.hub.store.database import Database, Transaction
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database, Transaction
+from dragoman.hub.store.database import Database, Transaction
 from dragoman.model.ids import timestamp
 
 MAX_BYTES = 4 << 20

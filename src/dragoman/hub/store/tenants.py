@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.errors import Conflict, NotFound
+from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.model.ops import Principal
 
 TENANT, ADMIN = "atr_", "adm_"

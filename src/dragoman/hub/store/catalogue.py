@@ -16,8 +16,8 @@ from msgspec import Struct
 from dragoman.agent.agent import Agent
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
-from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.errors import Conflict, NotFound
+from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.model.card import AgentCard
 
 MAX_AGENTS = 200

@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.database import SCHEMA_VERSION, MissingReference, Row, Work
+from dragoman.hub.store.database import SCHEMA_VERSION, MissingReference, Row, Work
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
         if version > SCHEMA_VERSION:
             raise Unavailable("the database was written by a newer version of dragoman")
         if version == 0:
-            script = files("dragoman.hub").joinpath("schema.sqlite.sql").read_text("utf-8")
+            script = files("dragoman.hub.store").joinpath("schema.sqlite.sql").read_text("utf-8")
             for statement in _statements(script):
                 db.execute(statement)
             db.execute(f"pragma user_version = {SCHEMA_VERSION}")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.database import SCHEMA_VERSION, MissingReference, Row, Work
+from dragoman.hub.store.database import SCHEMA_VERSION, MissingReference, Row, Work
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database, clean
 
@@ -163,7 +163,7 @@ async def _create_tables(db: Connection) -> None:
     await db.execute(_WAIT)
     await db.execute(_CREATE_LOCK)  # two hubs may start at the same time
     if not await db.fetchval(_EXISTS):
-        await db.execute(files("dragoman.hub").joinpath("schema.postgres.sql").read_text("utf-8"))
+        await db.execute(files("dragoman.hub.store").joinpath("schema.postgres.sql").read_text("utf-8"))
         await db.execute("insert into hub.version (number) values ($1)", SCHEMA_VERSION)
     elif await db.fetchval(_KNOWN) > SCHEMA_VERSION:
         raise Unavailable("the database was written by a newer version of dragoman")

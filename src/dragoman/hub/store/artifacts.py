@@ -11,7 +11,7 @@ import unicodedata
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.database import Database, Transaction
+from dragoman.hub.store.database import Database, Transaction
 
 FILE_LIMIT = 1 << 20
 CONVERSATION_LIMIT = 50 << 20

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.database import Database, MissingReference, Row, Transaction
 from dragoman.hub.errors import NotFound
+from dragoman.hub.store.database import Database, MissingReference, Row, Transaction
 
 MAX_REPLAYED_MESSAGES = 100
 """Earlier messages in a prompt."""

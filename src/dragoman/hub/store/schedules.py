@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub.database import Database, Row, Transaction
 from dragoman.hub.schedules import natural_dates
+from dragoman.hub.store.database import Database, Row, Transaction
 
 MAX_SCHEDULES = 200
 """Schedules per tenant."""

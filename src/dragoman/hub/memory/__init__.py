@@ -1,1 +1,0 @@
-"""Scratchpads and structured memory."""
