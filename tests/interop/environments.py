@@ -43,6 +43,7 @@ FRAMEWORKS = {
 """Frameworks whose agents `dragoman.wrap` serves: each with Dragoman itself in one environment."""
 NODE = {
     "a2a-js-1.3.0": ("@a2a-js/sdk@1.3.0", "express@5", "@grpc/grpc-js@1", "@bufbuild/protobuf@2"),
+    "mcp-sdk-js": ("@modelcontextprotocol/sdk@1.32.2",),
     "mcp-servers-node": (
         "@modelcontextprotocol/server-everything@2026.8.31",
         "@modelcontextprotocol/server-filesystem@2026.8.31",

@@ -121,8 +121,8 @@ async def client_of(
 
 
 @asynccontextmanager
-async def served(agent: Agent) -> AsyncIterator[str]:
-    async with running(agent.app(store="memory:")) as url:
+async def served(agent: Agent, **options: Any) -> AsyncIterator[str]:
+    async with running(agent.app(store="memory:", **options)) as url:
         yield url
 
 

@@ -323,7 +323,7 @@ class _Call:
         response: Any = (responses or {}).get("answer")
         form = answered.form
         asked = task.status.message
-        still_asks = asked is not None and asked.message_id == answered.question
+        still_asks = (asked.message_id if asked is not None else "") == answered.question
         if task.state is not TaskState.INPUT_REQUIRED or not still_asks or form is None:
             # Answered already, by this form sent twice or by somebody else.
             return await self.check(tool, answered.task, self._owner._options.wait)
