@@ -204,3 +204,16 @@ async def test_booking_streams_asks_for_an_approval_and_survives_kills(tmp_path:
         assert again.asks and "(I remember 6 earlier messages.)" in again.artifacts[0].text
         with pytest.raises(TaskFailed, match="too far"):
             await (await again.answer(data={"city": "Oslo", "days": 1, "by": "train"})).answer("no, too far")
+
+
+async def test_the_bridge_leads_to_hello_in_both_modes(tmp_path: Path) -> None:
+    async with Server(EXAMPLES / "hello.py") as hello:
+        file = tmp_path / "bridge.toml"
+        file.write_text((EXAMPLES / "bridge.toml").read_text().replace("http://127.0.0.1:9000", hello.url))
+        bridge = Server()
+        bridge.command[bridge.command.index("serve")] = "bridge"
+        bridge.command.insert(bridge.command.index("bridge") + 1, str(file))
+        async with bridge:
+            for path in ("hello", "plain"):
+                async with connect(f"{bridge.url}/{path}") as client:
+                    assert "Ada" in (await client("Ada")).text

@@ -75,6 +75,18 @@ class Crew:
             self.finished.set()
 
         @agent.skill
+        async def endless(turn: Turn) -> None:
+            """Does not stop by itself."""
+            out = turn.artifact("out")
+            try:
+                while True:
+                    await out.write("x" * 100_000)
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self.canceled.set()
+                raise
+
+        @agent.skill
         async def ask(turn: Turn) -> str:
             """Asks for a city."""
             self._note(turn)

@@ -244,3 +244,11 @@ async def test_a_message_that_comes_after_the_agents_task_has_ended_does_not_cha
     assert task is not None
     assert task.state is TaskState.COMPLETED
     assert task.text == "before after"
+
+
+async def test_an_agent_that_does_not_stop_is_stopped(crew: Crew) -> None:
+    async with bridged(crew_app(crew), max_task_mb=1) as (url, _), connect(url) as client:
+        reply = await client.send("go", skill="endless")
+        assert reply.state is TaskState.FAILED
+        assert "more than one task may hold" in (await client.get(reply.id)).status.message.text  # type: ignore[union-attr]
+        await crew.canceled.wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Policy
+from dragoman.client import Policy, resumable_stream
 from dragoman.client.resumable_stream import RetryingService
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.select import DIALECTS
@@ -224,3 +224,26 @@ async def test_chunks_that_a_server_stored_twice_do_not_replace_the_text() -> No
     assert heard == sorted(heard, key=int)  # nor told from the first again
     assert len(heard) <= 20 + 4
     assert reports == ["1"]
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 100], ids=["fits", "too long"])
+async def test_a_stream_that_is_too_long_to_remember_is_not_resumed(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumable_stream, "MAX_REMEMBERED_BYTES", limit)
+    done = StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED))
+    peer = Peer([chunk("x" * 200, append=False), chunk("two"), chunk("three"), done], ahead=2)
+    service = RetryingService(peer, Policy(shortest=0.001, longest=0.002))
+    fold = Fold()
+
+    async def read() -> None:
+        async for batch in service.stream(Call(), SEND):
+            for response in batch:
+                fold.apply(response.event)
+
+    if limit == 100:
+        with pytest.raises(Unreachable):
+            await read()
+    else:
+        await read()
+        assert fold.task is not None and fold.task.text.endswith("xtwothree")

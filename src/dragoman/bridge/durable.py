@@ -76,6 +76,7 @@ CALLER_AWAY = (
     "The agent behind this bridge is called with your own credentials, and the bridge has none of yours now. "
     "Any request of yours with valid credentials lets the task go on."
 )
+TOO_MUCH = "The agent behind this bridge said more than one task may hold here, and was stopped."
 UNCERTAIN = (
     "The connection to the agent was lost while the message was sent, and the agent cannot say whether it got it. "
     "It was not sent again. Send a new message if it may run twice."
@@ -94,6 +95,10 @@ _MAX_HISTORY = 1000
 """Messages of a task that are compared. The oldest versions send none unless they are told how many."""
 _MIN_ID_CHARACTERS = 16
 """Of a message id that can be searched for: shorter ones may be used twice."""
+
+
+class TooMuch(A2AError):
+    """The agent says more than a task may hold."""
 
 
 class Uncertain(A2AError):
@@ -120,6 +125,8 @@ class _Follower:
         """The status that ends the turn, if it is the last one."""
         self._message: Message | None = None
         self._progress = False
+        self._bytes = 0
+        """Of the records that this run wrote."""
 
     async def run(self) -> None:
         record = self._record
@@ -230,13 +237,16 @@ class _Follower:
                 async for response in events:
                     self._progress = True
                     await self._write(response)
+                    if self._bytes > self._upstream.settings.max_task_mb << 20:
+                        await self._stop_upstream(call)
+                        raise TooMuch(TOO_MUCH)
                     if self._journal.full:
                         await self._journal.commit()
                     if self._end is not None and self._end[0].state is TaskState.AUTH_REQUIRED:
                         break  # the stream may stay open until somebody grants it
         except (asyncio.CancelledError, GeneratorExit):
-            if self._child is not None and record.cancelled:
-                await cancel_child(upstream, call, self._child)
+            if record.cancelled:
+                await self._stop_upstream(call)
             raise
         except (NotSent, CallerAway):
             if self._child is None:
@@ -244,6 +254,10 @@ class _Follower:
             raise
         if self._end is None and self._message is None:
             raise Unreachable("the stream ended before the task did")
+
+    async def _stop_upstream(self, call: Call) -> None:
+        if self._child is not None:
+            await cancel_child(self._upstream, call, self._child)
 
     async def _send(self, call: Call, request: SendMessage) -> AsyncGenerator[StreamResponse, None]:
         try:
@@ -407,7 +421,12 @@ class _Follower:
         self._journal.put(Record("child", self._child))
 
     def _put(self, kind: str, event: Event) -> None:
-        self._journal.put(self._journal.change(Record(kind, event)))  # type: ignore[arg-type]
+        self._put_record(Record(kind, event))  # type: ignore[arg-type]
+
+    def _put_record(self, record: Record) -> None:
+        record = self._journal.change(record)
+        self._journal.put(record)
+        self._bytes += len(record.raw)
 
     def _write_status(self, status: TaskStatus, metadata: dict[str, Any]) -> None:
         if status.state.over:
@@ -416,8 +435,7 @@ class _Follower:
         self._end = None
         if status.message is not None or metadata:
             message = self._own(status.message) if status.message is not None else None
-            said = self._record.status_record(TaskState.WORKING, message, metadata)
-            self._journal.put(self._journal.change(said))
+            self._put_record(self._record.status_record(TaskState.WORKING, message, metadata))
 
     def _own(self, message: Message) -> Message:
         """A message of the agent, as one of our task."""
@@ -428,6 +446,10 @@ class _Follower:
 
     async def _write_task(self, task: Task) -> None:
         """Write what a task of the agent has beyond what our log has."""
+        said_nothing = task.status.message is None and not any(m.role is Role.AGENT for m in task.history)
+        if said_nothing and not task.artifacts and not task.metadata:
+            self._write_status(task.status, NOTHING)
+            return
         await self._journal.commit()
         snapshot = self._journal.snapshot
         known = _Messages(snapshot)
@@ -481,7 +503,7 @@ class _Follower:
         record = self._record
         logger.warning("task %s: %s failed: %s", record.task_id, self._upstream.name, error.message)
         state, why = TaskState.FAILED, UNREACHABLE
-        if isinstance(error, Uncertain):
+        if isinstance(error, Uncertain | TooMuch):
             why = error.message
         elif isinstance(error, TaskNotFound) and self._child is not None:
             why = FORGOTTEN

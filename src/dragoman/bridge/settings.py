@@ -71,6 +71,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long a durable task waits for an agent that is away before it fails."""
     concurrency: Count | None = None
     """Operations of all callers at a time, streams included."""
+    max_task_mb: Count = 256
+    """How much one message may bring in mode `durable`, in megabytes. Then the agent's task is canceled, and ours fails."""
     retries: Annotated[int, Meta(ge=0)] = 3
     breaker: Annotated[int, Meta(ge=0)] = 5
     """After so many failures in a row the agent is not called for a while; 0: it always is."""

@@ -48,6 +48,9 @@ from dragoman.model.task import TERMINAL, ArtifactUpdate, Event, StatusUpdate, T
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
 _CLOSE_SECONDS = 1.0
 """How long a stream may stay open after its last event."""
+MAX_REMEMBERED_BYTES = 64 << 20
+"""How much of a stream is remembered, to compare it with the peer's task after a broken connection. A longer stream of a peer
+that does not number its events is not resumed."""
 _MAX_STATUSES = 1000
 """How many received statuses are compared with a stream that starts again."""
 
@@ -131,6 +134,10 @@ class ResumableStream:
         """The last event was the end of the task."""
         self._progress = False
         """The present connection has sent something new."""
+        self._remembered = 0
+        """Bytes of artifacts that are remembered."""
+        self._forgot = False
+        """There were too many of them."""
         self._wait: asyncio.Timeout | None = None
         self._polls = False
 
@@ -165,6 +172,8 @@ class ResumableStream:
                 error = raised
             if self._is_done(clean=error is None):
                 return
+            if self._forgot:
+                raise error or Unreachable("the stream ended before the task did")
             if self._progress:
                 failures, lost_at = 0, time.monotonic()
             failures += 1
@@ -266,27 +275,42 @@ class ResumableStream:
 
     def _add_all(self, batch: Batch) -> None:
         """`_add` each. Most events are chunks of artifacts, and only the last number counts."""
-        add = self._events.add
+        numbered = self._peer.is_dragoman and self._peer.dialect.resumable
         for response in batch:
             if type(response.event) is ArtifactUpdate:
-                add(response.event)
+                if not (numbered and response.seq):
+                    self._remember(response.event)
             else:
                 self._add(response)
         self._after = next((response.seq for response in reversed(batch) if response.seq), self._after)
 
     def _add(self, response: StreamResponse) -> None:
         event = response.event
-        self._events.add(event)
         if response.seq:
             self._after = response.seq
         if type(event) is ArtifactUpdate:
+            self._remember(event)
             return
+        self._events.add(event)
         if isinstance(event, StatusUpdate):
             self._statuses.append(event.status)
             self._asked = event.status.state is TaskState.INPUT_REQUIRED
             self._ended = event.status.state in TERMINAL
         else:
             self._ended = not isinstance(event, Task) or event.status.state in TERMINAL
+
+    def _remember(self, event: ArtifactUpdate) -> None:
+        """Keep a chunk for a comparison. After a number we only need that (`_add_all`)."""
+        if self._forgot:
+            return
+        for part in event.artifact.parts:
+            content = part.text if part.text is not None else part.raw
+            self._remembered += 64 + len(content) if content is not None else 1024
+        if self._remembered <= MAX_REMEMBERED_BYTES:
+            self._events.add(event)
+            return
+        self._forgot = True
+        self._fold.artifacts.clear()
 
     async def _new_events(
         self, response: StreamResponse, replay: ReplayFilter, numbered: bool

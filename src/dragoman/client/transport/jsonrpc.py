@@ -29,6 +29,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, UnsupportedOperation
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
+    GET,
     PUSH_DELETE,
     SEND,
     STREAM,
@@ -75,6 +76,8 @@ class JsonRpc:
         body = await response.read()
         if op is SEND and self._fast and (answer := read_model_event(body)) is not None:
             return answer
+        if op is GET and self._fast and (task := read_model_task(body)) is not None:
+            return task
         if op is PUSH_DELETE:
             return self._check_done(response, body)
         result = self.dialect.read_result(op, self._result(response, body))
@@ -201,6 +204,22 @@ def read_model_event(answer: bytes) -> Event | None:
     if result.task is not None:
         return result.task if _has_our_timestamp(result.task.status) else None
     return result.message
+
+
+class _TaskAnswer(Struct, gc=False):
+    result: Task | None = None
+
+
+_decode_task = msgspec.json.Decoder(_TaskAnswer).decode
+
+
+def read_model_task(answer: bytes) -> Task | None:
+    """`read_model_event`, for an answer that is a task."""
+    try:
+        task = _decode_task(answer).result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return task if task is not None and not looks_snake(answer) and _has_our_timestamp(task.status) else None
 
 
 def _has_our_timestamp(status: TaskStatus) -> bool:
