@@ -107,6 +107,10 @@ async def test_the_command_serves_mcp_servers(tmp_path: Path) -> None:
         ([], "Give a FILE or a MODULE, or --mcp-server"),
         (["--mcp-server", "/nowhere/at/all"], "could not be started"),
         (["--mcp-server", "x", "--mcp-env", "NOT_THERE_AT_ALL"], "there is no variable NOT_THERE_AT_ALL"),
+        (
+            ["--mcp-server", "http://127.0.0.1:1", "--mcp-server", "http://127.0.0.1:2", "--mcp-bearer", "x"],
+            "two servers never share a token",
+        ),
     ],
 )
 async def test_the_command_says_what_is_missing(options: list[str], said: str) -> None:

@@ -17,6 +17,7 @@ from dragoman.cli.arguments import (
     number,
     positive_number,
     read_limits,
+    secret,
 )
 from dragoman.server.cors import Cors
 from dragoman.stores import default_store, open_store
@@ -231,6 +232,13 @@ def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
         help="give this variable of our environment to the commands of --mcp-server; may be repeated",
     )
     group.add_argument(
+        "--mcp-bearer",
+        type=secret,
+        default="",
+        metavar="TOKEN",
+        help="bearer token for the URL of --mcp-server; env:NAME reads a variable",
+    )
+    group.add_argument(
         "--mcp-approve",
         choices=("destructive", "all"),
         help="ask the caller before destructive tools are called, or before all (default: ask for none)",
@@ -250,10 +258,16 @@ def _mcp_agents(args: argparse.Namespace) -> list[Any]:
             raise SystemExit(f"dragoman: --mcp-env: there is no variable {name} in the environment")
         env[name] = os.environ[name]
     approve = args.mcp_approve == "all" or args.mcp_approve or False
+    urls = [server for server in args.mcp_server if server.startswith(("http://", "https://"))]
+    if args.mcp_bearer and len(urls) != 1:
+        raise SystemExit(
+            "dragoman: --mcp-bearer is for one --mcp-server with a URL: two servers never share a token"
+        )
+    headers = {"Authorization": f"Bearer {args.mcp_bearer}"} if args.mcp_bearer else {}
     for server in args.mcp_server:
-        is_url = server.startswith(("http://", "https://"))
+        for_server: dict[str, Any] = {"headers": headers} if server in urls else {"env": env}
         try:
-            agents.append(wrap(mcp(server, env={} if is_url else env, approve=approve)))
+            agents.append(wrap(mcp(server, approve=approve, **for_server)))
         except (ValueError, ModuleNotFoundError) as error:
             raise SystemExit(f"dragoman: --mcp-server {server}: {error}") from None
     return agents
