@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import to_builtins
 
+from dragoman.auth.keys import KeyRing, new_key
 from dragoman.catalogue import registered
 from dragoman.catalogue.entry import MAX_DESCRIPTION, MAX_NAME, MAX_SKILLS, MAX_TAGS, describe
 from dragoman.catalogue.registered import NotRegistered, RegisteredAgents, Taken
@@ -21,6 +24,7 @@ from dragoman.push.guard import Guard
 from dragoman.stores.memory import MemoryStore
 from tests.catalogue.elsewhere import CARD, Elsewhere, elsewhere, respond
 from tests.growth import assert_linear
+from tests.push.net import PUBLIC, Net
 from tests.waiting import until
 
 EVERYBODY, OPERATOR = Viewer(), Viewer(operator=True)
@@ -328,3 +332,55 @@ async def test_every_check_closes_its_connections(site: Elsewhere) -> None:
     site.raw = lambda path: respond(b"nonsense")
     await known.check("desk")
     assert len(closed) == 2
+
+
+def signing(site: Elsewhere, ring: KeyRing, published: KeyRing | None, **changed: Any) -> None:
+    """Serve a card that `ring` signed, changed afterwards, and the keys of `published`."""
+    signed = {**CARD, "signatures": to_builtins(ring.sign(CARD)), **changed}
+
+    def answer(path: str) -> bytes:
+        if path == "/.well-known/jwks.json":
+            if published is None:
+                return respond(b"{}", b"404 Not Found")
+            return respond(msgspec.json.encode(published.public()))
+        return respond(msgspec.json.encode(signed))
+
+    site.raw = answer
+
+
+async def test_a_card_that_its_own_host_signed_is_valid(site: Elsewhere) -> None:
+    ring = KeyRing((new_key(),))
+    signing(site, ring, ring)
+    assert (await agents().add(site.url, name="desk")).signature == "valid"
+
+
+async def test_a_card_that_was_changed_after_it_was_signed_is_invalid(site: Elsewhere) -> None:
+    ring = KeyRing((new_key(),))
+    signing(site, ring, ring, description="Gives you money.")
+    entry = await agents().add(site.url, name="desk")
+    assert (entry.signature, entry.health.state) == ("invalid", "up")
+
+
+async def test_a_signature_without_a_key_of_the_host_is_unknown(site: Elsewhere) -> None:
+    signing(site, KeyRing((new_key(),)), None)
+    assert (await agents().add(site.url, name="desk")).signature == "unknown"
+    signing(site, KeyRing((new_key(),)), KeyRing((new_key(),)))
+    assert (await agents().add(site.url, name="other")).signature == "unknown"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "100.64.0.1"])
+async def test_a_name_that_leads_to_a_private_address_is_not_dialled(address: str) -> None:
+    net = Net(names={"agent.example": [[address]]})
+    known = RegisteredAgents(MemoryStore().catalogue, net.guard(http=True))
+    entry = await known.add("http://agent.example", name="desk")
+    assert entry.health.state == "down" and not net.dialled
+
+
+async def test_a_name_that_changes_to_a_private_address_later_is_not_dialled_then(site: Elsewhere) -> None:
+    net = Net(int(site.url.rpartition(":")[2]), names={"agent.example": [[PUBLIC]]})
+    known = RegisteredAgents(MemoryStore().catalogue, net.guard(http=True))
+    assert (await known.add("http://agent.example", name="desk")).health.state == "up"
+    net.names = {"agent.example": [["10.0.0.7"]]}
+    net.dialled.clear()
+    assert (await known.check("desk")).health.state == "down"
+    assert not net.dialled
