@@ -124,3 +124,28 @@ create table quotas (
 ) without rowid;
 
 create index quotas_until on quotas (until);
+
+-- Exchanges that were answered with a bare message: nobody's tasks, but part of the conversation of their context.
+create index tasks_replied on tasks (scope, context, updated, id)
+    where reply = 1 and state = 'TASK_STATE_SUBMITTED' and done = 1;
+
+-- Agents elsewhere that the operator registered, and when each is looked at again. `body` is what the catalogue knows of it (JSON).
+create table catalogue_agents (
+    tenant text not null,
+    name   text not null,
+    url    text not null,
+    due    real not null,
+    body   blob not null,
+    primary key (tenant, name)
+) without rowid;
+
+create index catalogue_due on catalogue_agents (due);
+
+-- The texts in which agents are searched, by a hash of their content, and when each was last in use.
+create table catalogue_texts (
+    id     integer primary key,
+    digest text not null unique,
+    used   real not null
+);
+
+create virtual table catalogue_words using fts5 (name, tags, skills, about, tokenize = 'porter unicode61');
