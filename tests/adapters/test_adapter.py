@@ -25,11 +25,10 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
     work,
 )
 from dragoman.client import TaskFailed
-from dragoman.model.usage import USAGE
+from dragoman.model.usage import USAGE, TokenUsage
 from tests.serving import Server
 from tests.waiting import until
 
@@ -59,7 +58,7 @@ def agent_of(run: Run, show_tools: bool = True) -> Agent:
 async def tools(start: Start) -> AsyncGenerator[AnyEvent, None]:
     yield Text(text="Let me ", message="1")
     yield Text(text="look.", message="1")
-    yield Usage(input_tokens=3, output_tokens=1, model="m")
+    yield TokenUsage(input_tokens=3, output_tokens=1, model="m")
     yield ToolCall(id="a", name="look", arguments={"secret": 1})
     yield ToolResult(id="a", result="x" * 5000)
     yield Progress(text="Thinking", metadata={"n": 1})
@@ -67,7 +66,7 @@ async def tools(start: Start) -> AsyncGenerator[AnyEvent, None]:
     yield Text(text="Found ", message="2")
     yield Text(text="it.", message="2")
     yield Data(value={"found": True})
-    yield Usage(input_tokens=4, output_tokens=2, model="m")
+    yield TokenUsage(input_tokens=4, output_tokens=2, model="m")
     yield Finished(state=None)
 
 
@@ -207,14 +206,15 @@ CRASHES = """
 import os
 from pathlib import Path
 from dragoman import Agent, Turn
-from dragoman.adapters.adapter import Finished, Saved, Text, ToolCall, ToolResult, Usage, work
+from dragoman.adapters.adapter import Finished, Saved, Text, ToolCall, ToolResult, work
+from dragoman.model.usage import TokenUsage
 
 home = Path(os.environ["HOME_OF_TEST"])
 
 class Crashes:
     async def run(self, start):
         if start.state is None:
-            yield Usage(input_tokens=1, output_tokens=1)
+            yield TokenUsage(input_tokens=1, output_tokens=1)
             yield ToolCall(id="a", name="pay")
             with (home / "paid").open("a") as file:
                 file.write("paid ")
@@ -225,7 +225,7 @@ class Crashes:
             (home / "half").touch()
             os.kill(os.getpid(), 9)
         yield Text(text="half of the answer")
-        yield Usage(input_tokens=2, output_tokens=2)
+        yield TokenUsage(input_tokens=2, output_tokens=2)
         yield Finished(state=start.state)
 
 agent = Agent("Crashes")

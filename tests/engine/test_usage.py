@@ -8,7 +8,7 @@ from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.model.ops import CancelTask, GetTask
 from dragoman.model.task import TaskState
-from dragoman.model.usage import TaskUsage, usage_in
+from dragoman.model.usage import TaskUsage, usage_in, usage_of_called
 from tests.engine.conftest import Start, call, say
 
 
@@ -106,3 +106,55 @@ async def test_the_client_and_the_metrics_have_it_in_every_version() -> None:
         async with counting().test(version=version) as client:
             asked = await client("go")
             assert asked.usage is not None and asked.usage.input_tokens == 20
+
+
+def three_levels() -> tuple[Agent, Agent, Agent]:
+    """`a` calls `b` twice, which calls `c`, which asks in between."""
+    top, middle, bottom = Agent("a"), Agent("b"), Agent("c")
+
+    @top.skill
+    async def begin(turn: Turn) -> str:
+        turn.usage("big", input_tokens=1, output_tokens=1, cost=1.0)
+        first = await turn.call("b", "first", ask="pass")
+        return first.text
+
+    @middle.skill
+    async def pass_on(turn: Turn) -> str:
+        turn.usage("small", input_tokens=10, output_tokens=10)
+        return (await turn.call("c", turn.text, ask="pass")).text
+
+    @bottom.skill
+    async def answer(turn: Turn) -> str:
+        turn.usage("tiny", input_tokens=100, output_tokens=100, cost=0.5, currency="EUR")
+        said = await turn.ask("Which?")
+        turn.usage("tiny", input_tokens=100, output_tokens=100, cost=0.5, currency="EUR")
+        return said
+
+    return top, middle, bottom
+
+
+async def test_what_called_agents_used_is_beside_the_own_usage_and_counted_once(start: Start) -> None:
+    engine = await start(*three_levels())
+    asked = await engine.call(call(), say("go"))
+    used = usage_in(asked.metadata)
+    assert asked.state is TaskState.INPUT_REQUIRED and used is not None
+    assert (used.calls, used.input_tokens, used.children) == (
+        1,
+        1,
+        TaskUsage(calls=2, input_tokens=110, output_tokens=110, cost={"EUR": 0.5}),
+    )
+    done = await engine.call(call(), say("this", task=asked.id))
+    assert done.text == "this"
+    used = usage_in(done.metadata)
+    assert used is not None and (used.calls, used.input_tokens, set(used.models)) == (1, 1, {"big"})
+    assert used.children == TaskUsage(calls=3, input_tokens=210, output_tokens=210, cost={"EUR": 1.0})
+    assert used.with_children == TaskUsage(
+        calls=4, input_tokens=211, output_tokens=211, cost={"USD": 1.0, "EUR": 1.0}
+    )
+    again = await engine.call(call(), GetTask(id=done.id))
+    assert usage_in(again.metadata) == used
+
+
+def test_a_called_agent_cannot_report_less_than_nothing() -> None:
+    assert usage_of_called("t", TaskUsage(input_tokens=-5)) == []
+    assert usage_of_called("t", TaskUsage(cost={"USD": -1.0})) == []

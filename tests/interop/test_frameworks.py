@@ -514,6 +514,7 @@ agent = Agent("Desk", "Sells tickets")
 async def sell(turn: Turn) -> str:
     with Path(__file__).with_name("asked").open("a") as file:
         file.write(f"{turn.task_id}\\n")
+    turn.usage("desk", input_tokens=7, output_tokens=1)
     if turn.text == "fail":
         raise RuntimeError("as it was told")
     day = await turn.ask("Which day?") if "ticket" in turn.text else "any day"
@@ -530,7 +531,10 @@ async def test_the_question_of_an_agent_that_is_a_tool_passes_up_and_the_answer_
     (tmp_path / "desk.py").write_text(DESK)
     async with Server(tmp_path / "desk.py", store=tmp_path / "desk.db") as desk:
         async with serve(FRAMEWORKS[framework], framework, tmp_path, remote=desk.url) as served:
-            assert str(await served.client("remote hello")) == "hello for any day"
+            reply = await served.client("remote hello")
+            assert str(reply) == "hello for any day"
+            assert reply.usage is not None and reply.usage.children is not None
+            assert (reply.usage.input_tokens, reply.usage.children.input_tokens) == (20, 7)
             reply = await served.client("remote a ticket")
             assert (str(reply), reply.state) == ("Which day?", TaskState.INPUT_REQUIRED)
             await served.crash()

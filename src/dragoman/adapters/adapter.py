@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Struct
 
-from dragoman.adapters.remote_agent import run_scope
+from dragoman.adapters.remote_agent import run_scope, run_turn
 from dragoman.engine.recorded import digest
 from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
@@ -33,6 +33,7 @@ from dragoman.model.content import Message, Part
 from dragoman.model.ops import ListTasks
 from dragoman.model.questions import Approval, AskedQuestion, read_value, with_questions
 from dragoman.model.task import TaskState
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import Unfit, plain
 
 logger = logging.getLogger("dragoman.adapters")
@@ -89,17 +90,10 @@ class Data(Event, frozen=True):
     value: Any
 
 
-class Usage(Event, frozen=True):
-    """Tokens of one model call, or of several together."""
+class Used(Event, frozen=True):
+    """What calls of models used, as it is recorded. Adapters yield the `TokenUsage` itself."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    """Of the input."""
-    reasoning_tokens: int = 0
-    """Of the output."""
-    calls: int = 1
-    model: str = ""
+    usage: TokenUsage
 
 
 class Saved(Event, frozen=True):
@@ -135,7 +129,8 @@ class Finished(Event, frozen=True):
     """Why it did not succeed, in a sentence for the caller."""
 
 
-AnyEvent = Text | ToolCall | ToolResult | Progress | File | Data | Usage | Saved | Paused | Finished
+RecordedEvent = Text | ToolCall | ToolResult | Progress | File | Data | Used | Saved | Paused | Finished
+AnyEvent = RecordedEvent | TokenUsage
 _END = (Saved, Paused, Finished)
 
 
@@ -261,7 +256,7 @@ class Instances:
 class _Segment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is recorded at a time: events, up to one of `Saved`, `Paused` and `Finished`."""
 
-    events: list[AnyEvent]
+    events: list[RecordedEvent]
 
 
 RunOptions = Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]]
@@ -270,6 +265,7 @@ RunOptions = Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]]
 async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools: bool) -> None:
     """Answer the message of a turn with the framework's agent."""
     run_scope.set(f"{turn.task_id}/{turn.n}")
+    run_turn.set(turn)
     output = _Output(turn, show_tools)
     start = Start(
         turn=turn,
@@ -309,11 +305,12 @@ async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -
         n += 1
         tools = ToolResults(start.turn, key, n)
         start = Start(turn=start.turn, state=end.state, tools=tools, options=start.options)
-    events: list[AnyEvent] = []
+    events: list[RecordedEvent] = []
     output.segment = f"{key}/{n}"
     await record.may_begin()
     async with aclosing(adapter.run(start)) as run:
-        async for event in run:
+        async for each in run:
+            event = Used(usage=each) if isinstance(each, TokenUsage) else each
             await output.put(event)
             last = events[-1] if events else None
             if isinstance(event, Text) and isinstance(last, Text) and last.message == event.message:
@@ -349,7 +346,7 @@ class _Output:
         """Calls that were told of and have no result yet."""
         self._files = 0
 
-    async def put(self, event: AnyEvent) -> None:
+    async def put(self, event: RecordedEvent) -> None:
         turn = self._turn
         match event:
             case Text():
@@ -383,15 +380,8 @@ class _Output:
                 await turn.file(source, name, event.media_type)
             case Data():
                 await turn.artifact("data").write(Part(data=event.value), last=True)
-            case Usage():
-                turn.usage(
-                    event.model,
-                    input_tokens=event.input_tokens,
-                    output_tokens=event.output_tokens,
-                    cached_tokens=event.cached_tokens,
-                    reasoning_tokens=event.reasoning_tokens,
-                    calls=event.calls,
-                )
+            case Used():
+                record_of(turn).add_usage(event.usage)
 
     async def _put_text(self, event: Text) -> None:
         result = self._turn.artifact("result")

@@ -44,10 +44,10 @@ from dragoman.adapters.adapter import (
     ToolCall,
     ToolResult,
     ToolResults,
-    Usage,
 )
 from dragoman.model.content import Message
 from dragoman.model.questions import read_value
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 
@@ -217,8 +217,8 @@ def _output(data: Any, seen: _Seen, outputs: list[Any]) -> Iterator[AnyEvent]:
         yield Data(value=plain(data))
 
 
-def _usage(used: Any, calls: int = 1, model: str = "") -> Usage:
-    return Usage(
+def _usage(used: Any, calls: int = 1, model: str = "") -> TokenUsage:
+    return TokenUsage(
         input_tokens=used.get("input_token_count") or 0,
         output_tokens=used.get("output_token_count") or 0,
         calls=calls,

@@ -49,10 +49,10 @@ from dragoman.adapters.adapter import (
     ToolCall,
     ToolResult,
     ToolResults,
-    Usage,
 )
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 _TEXTS = ("message", "input", "question", "query", "prompt", "request", "text", "topic")
@@ -300,7 +300,7 @@ class _Run:
                 yield Text(text=event.chunk, message=event.call_id)
         elif isinstance(event, LLMCallCompletedEvent):
             used = UsageMetrics.from_provider_dict(event.usage) or UsageMetrics()
-            yield Usage(
+            yield TokenUsage(
                 input_tokens=used.prompt_tokens,
                 output_tokens=used.completion_tokens,
                 cached_tokens=used.cached_prompt_tokens,

@@ -34,9 +34,9 @@ from dragoman.adapters.adapter import (
     ToolCall,
     ToolResult,
     ToolResults,
-    Usage,
 )
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 _CONFIRMATION = "adk_request_confirmation"
@@ -167,7 +167,7 @@ class _Seen:
         if event.output is not None:
             self.output = event.output
         if used := event.usage_metadata:
-            yield Usage(
+            yield TokenUsage(
                 input_tokens=used.prompt_token_count or 0,
                 output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
                 cached_tokens=used.cached_content_token_count or 0,

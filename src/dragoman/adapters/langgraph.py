@@ -30,12 +30,12 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
 )
 from dragoman.adapters.remote_agent import Outcome, RemoteAgent
 from dragoman.client.connection import ConnectOptions
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 __all__ = ["agent_as_tool"]
@@ -171,7 +171,7 @@ class _Seen:
             return  # the whole message after its pieces, whose usage adds up
         first = id not in self._counted
         self._counted.add(id)
-        yield Usage(
+        yield TokenUsage(
             input_tokens=used.get("input_tokens", 0),
             output_tokens=used.get("output_tokens", 0),
             cached_tokens=(used.get("input_token_details") or {}).get("cache_read") or 0,

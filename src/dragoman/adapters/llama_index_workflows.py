@@ -42,10 +42,10 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
 )
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 logger = logging.getLogger("dragoman.adapters")
@@ -338,7 +338,7 @@ class _Seen:
                 self._message, self.text = self._message + 1, ""
                 yield ToolCall(id=id, name=fields["tool_name"], arguments=fields.get("tool_kwargs"))
         elif "input_tokens" in fields and "output_tokens" in fields:
-            yield Usage(
+            yield TokenUsage(
                 input_tokens=int(fields["input_tokens"] or 0),
                 output_tokens=int(fields["output_tokens"] or 0),
                 model=str(fields.get("model") or ""),
@@ -357,13 +357,13 @@ def _text_of(output: dict[str, Any]) -> Any:
     return "\n".join(texts)
 
 
-def _usage(raw: Any) -> Usage | None:
+def _usage(raw: Any) -> TokenUsage | None:
     """What a model says that an answer of an agent cost."""
     raw = raw if isinstance(raw, dict) else {}
     used = raw.get("usage") or raw.get("usage_metadata")
     if not isinstance(used, dict):
         return None
-    return Usage(
+    return TokenUsage(
         input_tokens=int(used.get("prompt_tokens") or used.get("input_tokens") or 0),
         output_tokens=int(used.get("completion_tokens") or used.get("output_tokens") or 0),
         model=str(raw.get("model") or ""),

@@ -34,11 +34,11 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
 )
 from dragoman.adapters.remote_agent import Outcome, RemoteAgent, run_scope
 from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 __all__ = ["agent_as_tool", "answer_to", "question_of"]
@@ -216,7 +216,7 @@ class _Seen:
         elif data.type == "response.completed":
             self._response += 1
             used = data.response.usage
-            yield Usage(
+            yield TokenUsage(
                 input_tokens=used.input_tokens if used else 0,
                 output_tokens=used.output_tokens if used else 0,
                 cached_tokens=used.input_tokens_details.cached_tokens or 0 if used else 0,

@@ -46,11 +46,11 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
 )
 from dragoman.adapters.remote_agent import RemoteAgent
 from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 __all__ = ["agent_as_tool", "answer_to"]
@@ -96,7 +96,7 @@ class PydanticAIAdapter:
                 elif Agent.is_call_tools_node(node):
                     used = node.model_response.usage
                     if start.message is not None or called or not start.answers:
-                        yield Usage(
+                        yield TokenUsage(
                             input_tokens=used.input_tokens,
                             output_tokens=used.output_tokens,
                             cached_tokens=used.cache_read_tokens,

@@ -11,10 +11,12 @@ from typing import Any, TypedDict, Unpack
 from dragoman.client.client import connect
 from dragoman.client.connection import ConnectOptions
 from dragoman.engine.recorded import digest
+from dragoman.engine.turn import Turn, record_of
 from dragoman.model.task import TaskState
 
 run_scope: ContextVar[str] = ContextVar("run_scope", default="")
 """The turn that a run belongs to: ids of tool calls are unique within it. Empty outside of `wrap`."""
+run_turn: ContextVar[Turn | None] = ContextVar("run_turn", default=None)
 CANCEL_SECONDS = 5.0
 """How long the cancel of a task elsewhere may take when we are cancelled."""
 
@@ -73,6 +75,8 @@ class RemoteAgent:
                 reading.cancel()
                 await asyncio.wait([reading])
             reply = stream.reply
+        if (turn := run_turn.get()) is not None:
+            record_of(turn).add_usage_of_called(f"{self.name} {reply.id or call}", reply.usage)
         said = str(reply)
         if reply.state not in (TaskState.COMPLETED, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
             said = f"The agent could not do it ({reply.state.name.lower()}). {said}".strip()

@@ -29,7 +29,8 @@ from smolagents.agents import ToolOutput
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep, TaskStep
 from smolagents.memory import ToolCall as AgentToolCall
 from smolagents.models import ChatMessage, ChatMessageStreamDelta
-from smolagents.monitoring import LogLevel, Timing, TokenUsage
+from smolagents.monitoring import LogLevel, Timing
+from smolagents.monitoring import TokenUsage as StepUsage
 from smolagents.tools import Tool
 
 from dragoman.adapters.adapter import (
@@ -45,10 +46,10 @@ from dragoman.adapters.adapter import (
     ToolCall,
     ToolResult,
     ToolResults,
-    Usage,
 )
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 __all__ = ["ask"]
@@ -286,7 +287,9 @@ class _Run:
             self._message, self._arguments, self._streamed = self._message + 1, "", False
             if (used := item.token_usage) is not None:
                 model = str(getattr(self._agent.model, "model_id", None) or "")
-                yield Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, model=model)
+                yield TokenUsage(
+                    input_tokens=used.input_tokens, output_tokens=used.output_tokens, model=model
+                )
             if isinstance(item, ActionStep) and not self.asked:
                 call = item.tool_calls[0] if item.tool_calls else None
                 if call is not None and call.name == _CODE:
@@ -478,7 +481,7 @@ def _load_step(saved: dict[str, Any]) -> Any:
     message = saved["message"] and ChatMessage.from_dict(dict(saved["message"]))
     more = {
         "timing": Timing(*saved["timing"]),
-        "token_usage": TokenUsage(*saved["usage"]) if "usage" in saved else None,
+        "token_usage": StepUsage(*saved["usage"]) if "usage" in saved else None,
         "model_output_message": message,
     }
     if saved["kind"] == "PlanningStep":

@@ -29,9 +29,9 @@ from dragoman.adapters.adapter import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
 )
 from dragoman.model.content import Message
+from dragoman.model.usage import TokenUsage
 from dragoman.model.values import plain
 
 
@@ -101,7 +101,7 @@ class _Seen:
             self.result = event["result"]
         elif isinstance(event.get("event"), dict) and (metadata := event["event"].get("metadata")):
             used = metadata.get("usage", {})
-            yield Usage(
+            yield TokenUsage(
                 input_tokens=used.get("inputTokens", 0),
                 output_tokens=used.get("outputTokens", 0),
                 cached_tokens=used.get("cacheReadInputTokens", 0),

@@ -108,6 +108,8 @@ def summary(record: Record) -> str:
             return one_line(f"cancel requested by {body.principal}" if body.principal else "cancel requested")
         case TokenUsage():
             said = f"{body.input_tokens} tokens in, {body.output_tokens} out"
+            if body.called:
+                return one_line(f"called {body.called}: {said} in all")
             return one_line(f"{body.model}: {said}" if body.model else said)
         case TurnStarted():
             return f"turn {body.n} answers message {body.mail}"

@@ -45,6 +45,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState
+from dragoman.model.usage import usage_in
 from dragoman.model.values import parts_of
 
 logger = logging.getLogger("dragoman.delegate")
@@ -238,6 +239,10 @@ async def _events(
     outcome = Outcome(message=fold.message) if fold.message is not None else Outcome(task=fold.task)
     if outcome.task is None and outcome.message is None:
         raise InvalidAgentResponse(f"{peer} closed the stream without an event")
+    answer = outcome.task or outcome.message
+    if answer is not None:
+        of = outcome.task.id if outcome.task is not None else key
+        record.add_usage_of_called(f"{peer} {of}", usage_in(answer.metadata))
     await record.record(key, outcome)
 
 

@@ -42,7 +42,7 @@ from dragoman.model.content import NOTHING, Artifact, Message, Part, Role, text_
 from dragoman.model.ids import timestamp
 from dragoman.model.questions import Answers, Ask, describe, hint_for, read_answer, with_questions
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
-from dragoman.model.usage import USAGE, TaskUsage, TokenUsage
+from dragoman.model.usage import USAGE, TaskUsage, TokenUsage, usage_of_called, with_called
 from dragoman.model.values import Unfit, checked, decode_result, part_of, parts_of, plain
 
 logger = logging.getLogger("dragoman.turn")
@@ -97,7 +97,7 @@ class Recorded:
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
                  "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
                  "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "task_id", "used", "used_now", "version", "visible")  # fmt: skip
+                 "steps", "task_id", "used", "used_by_called", "used_now", "version", "visible")  # fmt: skip
 
     def __init__(
         self,
@@ -127,6 +127,8 @@ class Recorded:
         """The usage that is on record, until this run reports it, too."""
         self.used: TaskUsage | None = snapshot.used
         """What the task used so far."""
+        self.used_by_called = dict(snapshot.used_by_called or {})
+        """What called agents said last that their tasks used, by task and currency."""
         self.used_now: list[TokenUsage] | None = None
         """What this run added to it."""
         self._uncalled: frozenset[str] = frozenset()
@@ -241,6 +243,14 @@ class Recorded:
         self.journal.put(Record("usage", usage))
         self.used = (self.used or TaskUsage()).plus(usage)
         self.used_now = [*(self.used_now or ()), usage]
+
+    def add_usage_of_called(self, task: str, used: TaskUsage | None) -> None:
+        """Add what a called agent says that its task used so far, unless it said the same before."""
+        for entry in usage_of_called(task, used) if used is not None else ():
+            if self.used_by_called.get((task, entry.currency)) != entry:
+                self.used_by_called[task, entry.currency] = entry
+                self.journal.put(Record("usage", entry))
+                self.used = with_called(self.used, self.used_by_called)
 
     def with_usage(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """The metadata of a status that ends the turn or asks, with what the task used."""

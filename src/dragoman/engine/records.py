@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from dragoman.model.content import NOTHING, GrowingArtifact, Message, Wire
 from dragoman.model.ops import Scope, StreamResponse
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
-from dragoman.model.usage import TaskUsage, TokenUsage
+from dragoman.model.usage import TaskUsage, TokenUsage, with_called
 
 
 class Mail(Wire, frozen=True, kw_only=True):
@@ -300,7 +300,7 @@ class Snapshot:
 
     __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
                  "delegated", "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
-                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "version")  # fmt: skip
+                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "used_by_called", "version")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
         self._shared = False
@@ -344,6 +344,8 @@ class Snapshot:
         """What the running turn used, in order; None if nothing."""
         self.used: TaskUsage | None = None
         """What the whole task used; None if nothing."""
+        self.used_by_called: dict[tuple[str, str], TokenUsage] | None = None
+        """What called agents said last that their tasks used, by task and currency."""
         self.asked: tuple[int, Question] | None = None
         """The last question of the running turn that peers saw, and the record that asked it."""
         self._question: Question | None = None
@@ -448,6 +450,7 @@ class Snapshot:
         new.steps, new.children = self.steps.copy(), self.children.copy()
         new.delegated = self.delegated
         new.usage, new.used = self.usage and self.usage[:], self.used
+        new.used_by_called = self.used_by_called
         new.version = self.version
         return new
 
@@ -514,9 +517,13 @@ class Snapshot:
         elif kind == "note":
             self.notes.append(body)
         elif kind == "usage":
-            self.usage = self.usage or []
-            self.usage.append(body)
-            self.used = (self.used or TaskUsage()).plus(body)
+            if body.called:
+                self.used_by_called = {**(self.used_by_called or {}), (body.called, body.currency): body}
+                self.used = with_called(self.used, self.used_by_called)
+            else:
+                self.usage = self.usage or []
+                self.usage.append(body)
+                self.used = (self.used or TaskUsage()).plus(body)
         elif kind == "question":
             self._question = body
         elif kind == "reply":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ USAGE = "urn:dragoman:extension:usage:v1"
 """The URI of the extension, and the key of its data in metadata. See `docs/extensions.md`."""
 
 _COST_DIGITS = 9
+_COUNTS = ("calls", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 
 
 class TokenUsage(Wire, frozen=True):
@@ -28,6 +30,8 @@ class TokenUsage(Wire, frozen=True):
     cost: float = 0.0
     currency: str = ""
     calls: int = 1
+    called: str = ""
+    """The task of a called agent that used it, with all that it called: the sum so far, in place of the one before."""
 
     @property
     def tokens(self) -> list[tuple[str, int]]:
@@ -42,7 +46,7 @@ class TokenUsage(Wire, frozen=True):
 
 
 class TaskUsage(Wire, frozen=True):
-    """What a task used so far, of all models together and of each."""
+    """What a task used so far itself, of all models together and of each; and what the agents used that it called."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -53,10 +57,23 @@ class TaskUsage(Wire, frozen=True):
     """By currency."""
     models: dict[str, TaskUsage] = {}
     """By the name of the model, where it is known."""
+    children: TaskUsage | None = None
+    """What called agents used, with those that they called in turn. It is not in the numbers above."""
 
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+    @property
+    def with_children(self) -> TaskUsage:
+        """Everything: what the task used itself, and what called agents used."""
+        if self.children is None:
+            return self
+        cost = dict(self.cost)
+        for currency, amount in self.children.cost.items():
+            cost[currency] = round(cost.get(currency, 0.0) + amount, _COST_DIGITS)
+        sums = {name: getattr(self, name) + getattr(self.children, name) for name in _COUNTS}
+        return TaskUsage(cost=cost, **sums)
 
     def plus(self, used: TokenUsage) -> TaskUsage:
         """The sum after one more call."""
@@ -79,7 +96,27 @@ class TaskUsage(Wire, frozen=True):
             reasoning_tokens=self.reasoning_tokens + used.reasoning_tokens,
             cost=cost,
             models=self.models,
+            children=self.children,
         )
+
+
+def usage_of_called(task: str, used: TaskUsage) -> list[TokenUsage]:
+    """What a called agent reports, to be recorded: one entry, and one more for each further currency."""
+    total = used.with_children
+    counts = {name: getattr(total, name) for name in _COUNTS}
+    if min(counts.values()) < 0 or min(total.cost.values(), default=0.0) < 0:
+        return []
+    (currency, cost), *more = total.cost.items() or [("", 0.0)]
+    entries = [TokenUsage(called=task, cost=cost, currency=currency, **counts)]
+    return entries + [TokenUsage(called=task, cost=cost, currency=name, calls=0) for name, cost in more]
+
+
+def with_called(used: TaskUsage | None, called: Mapping[tuple[str, str], TokenUsage]) -> TaskUsage:
+    """What a task used, with the sum of what it is known that called agents used."""
+    children = TaskUsage()
+    for each in called.values():
+        children = children._add(each)
+    return replace(used or TaskUsage(), children=children)
 
 
 def usage_in(metadata: dict[str, Any]) -> TaskUsage | None:
