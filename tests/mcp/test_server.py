@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -449,3 +452,35 @@ async def test_the_server_starts_before_its_agent() -> None:
             await client.list_tools()
         async with running(desk.agent().app(store="memory:"), port=port):
             assert "chat" in names(await client.list_tools())
+
+
+async def test_the_command_serves_http_for_callers_with_the_token_until_it_is_stopped() -> None:
+    desk = Desk()
+    async with served(desk.agent()) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "dragoman.cli",
+                "mcp",
+                url,
+                "--http",
+                "--port",
+                "0",
+                "--token",
+                "env:DESK_TOKEN",
+            ),
+            env={**os.environ, "DESK_TOKEN": "s3cret"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        where = (await process.stdout.readline()).decode().removeprefix("MCP: ").strip()
+        headers = {"Authorization": "Bearer s3cret"}
+        http = streamable_http.create_mcp_http_client(headers=headers)
+        async with Client(streamable_http.streamable_http_client(where, http_client=http)) as client:
+            assert texts(await client.call_tool("chat", {"text": "hi"}))[0] == "you said hi"
+        async with streamable_http.create_mcp_http_client() as stranger:
+            assert (await stranger.post(where, json=_LIST, headers=_ACCEPT)).status_code == 401
+            assert (await stranger.get(where.removesuffix("/mcp") + "/healthz")).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

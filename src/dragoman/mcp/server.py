@@ -78,6 +78,12 @@ _FINISH_SECONDS = 1.0
 """How long a stop waits for calls to return."""
 PROGRESS_BURST, PROGRESS_PER_SECOND = 50.0, 10.0
 """Progress that is reported at once, and in the long run."""
+MAX_ID_CHARACTERS = 200
+"""Of a task or a conversation, as they are shown."""
+OPERATION_SECONDS = 30.0
+"""For operations that do not wait for the work of the agent."""
+SILENCE_SECONDS = 600.0
+"""How long an agent may take to say which task it is."""
 MAX_ANSWER_BYTES = 64 << 20
 """Of what an agent sends in one call."""
 CANCEL_SECONDS = 10.0
@@ -189,7 +195,7 @@ class AgentServer:
             return await call.answer_form(tool, answered, params.input_responses)
         key = _idempotency_key(ctx, params) or new_id()
         if params.name == CANCEL:
-            return _canceled(await client.cancel(_task_id(arguments)))
+            return _canceled(await client.cancel(_task_id(arguments), timeout=OPERATION_SECONDS))
         if params.name == CHECK:
             call.cancels = False
             return await call.check(None, _task_id(arguments), _wait(arguments, wait))
@@ -239,7 +245,9 @@ class AgentServer:
             with suppress(TaskNotFound):
                 async with self._client(ctx) as client:
                     try:
-                        contents = read_resource(await client.get(name.task), name, uri)
+                        contents = read_resource(
+                            await client.get(name.task, timeout=OPERATION_SECONDS), name, uri
+                        )
                     except ValueError as error:
                         raise MCPError(code=_INVALID, message=str(error)) from error
         if contents is None:
@@ -302,7 +310,7 @@ class _Call:
     """The end of this call is the end of the task, if the caller wants it."""
 
     async def check(self, tool: SkillTool | None, task_id: str, wait: float) -> Any:
-        task = await self.client.get(task_id)
+        task = await self.client.get(task_id, timeout=OPERATION_SECONDS)
         if task.state.over or wait <= 0:
             return await self._settle(tool, Reply.of(self.client, task), wait)
         if task.status.message is not None:
@@ -310,7 +318,7 @@ class _Call:
         return await self.follow(tool, self.client.subscribe(task_id), wait)
 
     async def answer(self, task_id: str, parts: tuple[Part, ...], key: str) -> Any:
-        task = await self.client.get(task_id)
+        task = await self.client.get(task_id, timeout=OPERATION_SECONDS)
         if task.state.terminal:
             raise InvalidParams(f"task {task_id} is {task.state.word}: it takes no answer any more")
         message = Message(message_id=key, parts=parts)
@@ -319,7 +327,7 @@ class _Call:
 
     async def answer_form(self, tool: SkillTool | None, answered: _Answered, responses: Any) -> Any:
         """The client of the new era comes back with the answer."""
-        task = await self.client.get(answered.task)
+        task = await self.client.get(answered.task, timeout=OPERATION_SECONDS)
         response: Any = (responses or {}).get("answer")
         form = answered.form
         asked = task.status.message
@@ -397,6 +405,8 @@ class _Call:
                     return stream.reply
                 if stops.done():
                     raise Unavailable("the MCP server is shutting down")
+                if stream.task is None and loop.time() >= end + SILENCE_SECONDS:
+                    raise TimeoutError("the agent does not say anything")
                 if loop.time() >= beat:
                     beat = loop.time() + BEAT_SECONDS
                     await self._report()
@@ -490,7 +500,7 @@ class _Call:
 
 def _note(reply: Reply, *, declined: bool, talks: bool) -> str:
     """What we say beside what the agent says, in a block of its own."""
-    task = f"task_id {reply.id!r}"
+    task = f"task_id {_quote(reply.id)}"
     match reply.state:
         case TaskState.INPUT_REQUIRED if declined:
             return f"(The user did not answer. The task waits: {ANSWER} with {task}, or {CANCEL}.)"
@@ -507,11 +517,16 @@ def _note(reply: Reply, *, declined: bool, talks: bool) -> str:
             return f"(The task ended: {reply.state.word}. {task}.)"
         case TaskState.COMPLETED:
             return (
-                f"(To continue this conversation: context_id {reply.context_id!r}.)"
+                f"(To continue this conversation: context_id {_quote(reply.context_id)}.)"
                 if talks and reply.context_id
                 else ""
             )
     return f"(The task is not finished: {reply.state.word}. It goes on at the agent. Ask later: {CHECK} with {task}.)"
+
+
+def _quote(id: str) -> str:
+    """An id of the agent's among our words: it must not be a text of its own."""
+    return repr(flatten(id, MAX_ID_CHARACTERS))
 
 
 def _shape(reply: Reply) -> str:
@@ -628,8 +643,8 @@ def _explain(error: BaseException) -> str:
     text = flatten(str(error) or type(error).__name__, 1_000)
     if isinstance(error, Unauthenticated | Forbidden):
         return (
-            f"NOT AUTHORIZED: the agent refuses the credentials. {text}. The user can give others to `dragoman mcp`: "
-            "--bearer, --api-key or --auth."
+            f"NOT AUTHORIZED: the agent refuses the credentials. {text}. The user can give others where this MCP server is "
+            "configured."
         )
     return text
 
