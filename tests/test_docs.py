@@ -172,6 +172,17 @@ def test_every_source_file_that_the_architecture_names_exists() -> None:
     assert [name for name in sorted(named) if not (ROOT / "src" / "dragoman" / name).exists()] == []
 
 
+def test_every_source_file_that_a_docstring_names_exists() -> None:
+    folder = ROOT / "src" / "dragoman"
+    places = (folder, ROOT / "tests", ROOT / "bench")
+    files = {f"/{path.as_posix()}" for place in places for path in place.rglob("*.*")}
+    for path in folder.rglob("*.py"):
+        for named in re.findall(r"`((?:\w+/)*\w+\.(?:py|sql))`", path.read_text()):
+            assert any(file.endswith(f"/{named}") for file in files), (
+                f"{path.relative_to(ROOT)} names {named}"
+            )
+
+
 def test_the_glossary_has_at_most_25_nouns() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     glossary = text[text.index("## Glossary") : text.index("## The records of a log")]

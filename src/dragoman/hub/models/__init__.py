@@ -1,1 +1,1 @@
-"""Language models behind one protocol (`hub/model.py`): hosted, embedded, scripted."""
+"""Language models behind one protocol (`model.py`): hosted, embedded, scripted."""

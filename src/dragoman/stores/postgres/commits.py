@@ -1,4 +1,4 @@
-"""Group commit: whatever is ready when a transaction begins shares it (`postgres_batch.py`).
+"""Group commit: whatever is ready when a transaction begins shares it (`postgres/batch.py`).
 
 A transaction costs the same few round trips and one wait for the disk, however many have something to write. One at a time
 is under way, and what comes meanwhile is the next.

@@ -1,7 +1,7 @@
 """Tasks in one SQLite file: for one process, or for several beside each other on one machine.
 
 A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed.
-Every change is one job in a shared transaction (`sqlite_commits.py`).
+Every change is one job in a shared transaction (`sqlite/commits.py`).
 """
 
 from __future__ import annotations
