@@ -219,6 +219,8 @@ NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, selec
 async def test_every_control_has_a_name_and_every_view_a_heading(
     page: Page, fake: FakeConsole, width: int
 ) -> None:
+    fake.features.append("catalogue")
+    fake.catalogue = [listed(kind="registered")]
     await page.set_viewport_size({"width": width, "height": 844})
     with_log(fake, 5)
     for place in (
@@ -231,6 +233,7 @@ async def test_every_control_has_a_name_and_every_view_a_heading(
         "audit",
         "metrics",
         "inspect",
+        "catalogue",
     ):
         await (
             enter(page, fake, place)

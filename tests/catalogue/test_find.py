@@ -155,6 +155,13 @@ async def test_a_catalogue_without_a_registry_is_searched_here() -> None:
     assert [each.name for each in await catalogue.list()] == ["one", "two"]
 
 
+async def test_a_catalogue_of_a_later_version_is_not_misread() -> None:
+    entry = {"identifier": "urn:x:one", "type": "application/a2a-agent-card+json", "url": "https://x.example"}
+    assert await other({"specVersion": "1.7", "entries": [entry]}).list()
+    with pytest.raises(InvalidAgentResponse, match=r"has version 2\.0, and we read 1"):
+        await other({"specVersion": "2.0", "entries": [entry]}).list()
+
+
 async def test_two_agents_of_one_name_are_told_apart_by_their_identifiers() -> None:
     entries = [
         {

@@ -86,6 +86,7 @@ async def test_what_operators_change_is_in_the_audit(console: Operator, site: El
         ({"url": "http://u:p@x.example"}, 400),
         ({"url": "http://127.0.0.1:9", "name": "A B"}, 400),
         ({"url": "http://127.0.0.1:9", "more": 1}, 400),
+        ({"url": "http://127.0.0.1:9", "tenant": "acme"}, 400),
     ],
 )
 async def test_what_cannot_be_registered_is_refused(

@@ -1,4 +1,5 @@
-"""The catalogue as others read it. Two drafts are published, both still move, and this is the only module that knows them.
+"""The catalogue as others read it. Two drafts are published, both still move, and this is the only module that writes them
+(`client/catalogue.py` reads them).
 
 AI Catalog, specVersion 1.0, the draft of October 2026 (github.com/Agent-Card/ai-catalog, specification/ai-catalog.md):
 
@@ -32,20 +33,14 @@ from dragoman.catalogue.catalogue import Catalogue, Found
 from dragoman.catalogue.entry import Entry
 from dragoman.catalogue.registered import NotRegistered
 from dragoman.catalogue.sources import Viewer
+from dragoman.client.catalogue import A2A_CARD, AI_CATALOG, ARD, METADATA, REGISTRY
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, RateLimited, Unauthenticated, Unavailable
 from dragoman.server.app import CATALOGUE_PATH
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header
 
-AI_CATALOG, ARD = "/.well-known/ai-catalog.json", "/.well-known/ard.json"
 SPEC_VERSION = "1.0"
-A2A_CARD, REGISTRY, CATALOG_TYPE = (
-    "application/a2a-agent-card+json",
-    "application/ai-registry+json",
-    "application/ai-catalog+json",
-)
-METADATA = "https://ai-catalog.org/extensions/metadata"
-"""The extension of AI Catalog for members of one's own."""
+CATALOG_TYPE = "application/ai-catalog+json"
 CARD_PATH = "/.well-known/agent-card.json"
 DEFAULT_PAGE, DEFAULT_LIST, MAX_PAGE = 10, 20, 100
 DEFAULT_BUCKETS, MAX_BUCKETS, MAX_FACETS = 20, 100, 16

@@ -33,8 +33,9 @@ from dragoman.errors import InvalidAgentResponse, Unreachable
 SCHEMES = ("catalogue://", "catalogue+http://")
 """The second is for a catalogue without TLS; on loopback, the first is, too."""
 A2A_CARD, REGISTRY = "application/a2a-agent-card+json", "application/ai-registry+json"
-_DOCUMENTS = ("/.well-known/ard.json", "/.well-known/ai-catalog.json")
-_METADATA = "https://ai-catalog.org/extensions/metadata"
+ARD, AI_CATALOG = "/.well-known/ard.json", "/.well-known/ai-catalog.json"
+METADATA = "https://ai-catalog.org/extensions/metadata"
+"""The extension of AI Catalog for members of one's own."""
 _MAX_BYTES = 8 << 20
 _MAX_ENTRIES = 10_000
 _SECONDS = 30.0
@@ -135,7 +136,7 @@ class RemoteCatalogue:
     async def _document(self) -> tuple[str, Sequence[ListedAgent]]:
         """The base URL of the registry, if there is one, and the agents that are listed."""
         document: Mapping[str, Any] | None = None
-        for path in _DOCUMENTS:
+        for path in (ARD, AI_CATALOG):
             try:
                 document = await self._ask("GET", self.url + path)
                 break
@@ -143,6 +144,11 @@ class RemoteCatalogue:
                 continue
         if document is None:
             raise Rejected(f"there is no catalogue at {self.url}")
+        version = _word(document, "specVersion")
+        if path == AI_CATALOG and version.partition(".")[0] not in ("", "1"):
+            raise InvalidAgentResponse(
+                f"the catalogue at {self.url} has version {version[:20]}, and we read 1"
+            )
         entries = _dicts(document.get("entries"))[:_MAX_ENTRIES]
         registries = [_word(each, "url") for each in entries if _word(each, "type") == REGISTRY]
         registry = next((url.rstrip("/").removesuffix("/search") for url in registries if _is_http(url)), "")
@@ -188,7 +194,7 @@ def _read(entry: Mapping[str, Any]) -> ListedAgent | None:
     more = entry.get("metadata")
     if not isinstance(more, dict):
         extensions = entry.get("extensions")
-        more = extensions.get(_METADATA) if isinstance(extensions, dict) else None
+        more = extensions.get(METADATA) if isinstance(extensions, dict) else None
     more = more if isinstance(more, dict) else {}
     card, score = entry.get("data"), entry.get("score")
     last = unquote(identifier).replace("/", ":").rpartition(":")[2]

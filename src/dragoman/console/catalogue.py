@@ -13,6 +13,7 @@ from dragoman.catalogue.publish import Place
 from dragoman.catalogue.sources import Viewer as CatalogueViewer
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Console, ConsoleRequest
+from dragoman.errors import InvalidParams
 from dragoman.server.routes import Route, RouteList
 
 PAGE_AGENTS, MAX_PAGE_AGENTS = 100, 500
@@ -83,6 +84,8 @@ def routes(console: Console) -> Sequence[Route]:
     )
     async def register(request: ConsoleRequest) -> Any:
         body = await request.json(Register)
+        if body.tenant and console.kind != "hub":
+            raise InvalidParams("only a hub has tenants", fields=(("tenant", "is for a hub"),))
         with console.audited(request, "register agent"):
             entry = await catalogue.registered.add(
                 body.url, name=body.name, tenant=body.tenant, private=body.private

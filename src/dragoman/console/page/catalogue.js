@@ -38,7 +38,7 @@ export function catalogueView(there, me) {
     return h("tr", { data: { agent: line(agent.name, 100) } },
       h("td.grow", { data: { label: "Agent" } },
         h("strong", {}, line(agent.title, 100)), " ", h("span.mono.small.muted", {}, line(agent.name, 80)), " ",
-        agent.kind === "agent" ? null : pill(line(agent.kind, 20)), " ", agent.private ? pill("private", "wait", "Not shown to everybody") : null, " ", agent.tenant ? pill(`tenant ${line(agent.tenant, 40)}`) : null,
+        agent.kind === "agent" ? null : pill(line(agent.kind, 20)), " ", agent.private && !agent.tenant ? pill("private", "wait", "Not shown to everybody") : null, " ", agent.tenant ? pill(`tenant ${line(agent.tenant, 40)}`) : null,
         about.description ? h("div.small", {}, line(about.description, 200)) : null,
         h("div.small.muted", {}, h("code", {}, line(agent.url, 120)), " ", copyIcon(agent.url, "the address"))),
       h("td.nowrap", { data: { label: "Version" } }, line(about.version, 30) || "–"),
