@@ -54,6 +54,15 @@ async def test_a_canceled_call_cancels_the_task_of_the_same_server(era: str) -> 
                 await call
 
 
+async def test_clients_that_come_at_once_are_all_served() -> None:
+    async with (
+        running(Desk().agent().app(store="memory:", mcp=True)) as url,
+        streamable_http.create_mcp_http_client() as http,
+    ):
+        posts = [http.post(f"{url}/mcp", json=_INITIALIZE, headers=_ACCEPT) for _ in range(8)]
+        assert [each.status_code for each in await asyncio.gather(*posts)] == [200] * 8
+
+
 async def test_without_the_option_there_is_no_mcp() -> None:
     async with running(Desk().agent().app(store="memory:")) as url:
         async with streamable_http.create_mcp_http_client() as http:

@@ -54,20 +54,19 @@ class McpSessions:
         self._agent, self._stateless, self._max_body = agent, stateless, max_body
         self._security = _only_this_machine() if only_this_machine else None
         self._manager: Any = None
-        self._stop = asyncio.Event()
+        self._begun, self._stop = asyncio.Event(), asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """The library's task group has to be opened and closed by one task."""
-        if self._running is not None:
-            return
-        self._agent.stopping.clear()
-        self._stop.clear()
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._running = asyncio.create_task(self._run(begun))
-        await begun
+        if self._running is None:
+            self._agent.stopping.clear()
+            self._stop.clear()
+            self._begun = asyncio.Event()
+            self._running = asyncio.create_task(self._run(self._begun))
+        await self._begun.wait()
 
-    async def _run(self, begun: asyncio.Future[None]) -> None:
+    async def _run(self, begun: asyncio.Event) -> None:
         self._manager = StreamableHTTPSessionManager(
             app=self._agent.server,
             stateless=self._stateless,
@@ -76,7 +75,7 @@ class McpSessions:
             security_settings=self._security,
         )
         async with self._manager.run():
-            begun.set_result(None)
+            begun.set()
             await self._stop.wait()
 
     async def stop(self) -> None:

@@ -111,7 +111,6 @@ class _Answered(Struct, frozen=True):
     """What the client of the new era sends back with its answer. It comes from outside, as arguments do."""
 
     task: str
-    context: str = ""
     question: str = ""
     """The id of the message that asked."""
     form: Form | None = None
@@ -193,7 +192,7 @@ class AgentServer:
             raise MCPError(code=_INVALID, message=f"there is no tool {flatten(params.name, 80)!r}")
         if (answered := _read_state(params.request_state)) is not None:
             return await call.answer_form(tool, answered, params.input_responses)
-        key = _idempotency_key(ctx, params) or new_id()
+        key = _idempotency_key(ctx, params)
         if params.name == CANCEL:
             return _canceled(await client.cancel(_task_id(arguments), timeout=OPERATION_SECONDS))
         if params.name == CHECK:
@@ -203,7 +202,7 @@ class AgentServer:
             return await call.answer(_task_id(arguments), _answer_parts(arguments, files), key)
         assert tool is not None
         parts, context = tool.read(arguments, files)
-        message = Message(message_id=key, parts=parts)
+        message = Message(message_id=key or new_id(), parts=parts)
         stream = client.stream(message, skill=tool.skill, context=context, key=key)
         return await call.follow(tool, stream, wait)
 
@@ -220,8 +219,8 @@ class AgentServer:
     async def _list_resources(self, ctx: Any, params: Any) -> Any:
         """The files of the newest tasks. An agent that cannot list its tasks has none to list."""
         found: list[Any] = []
-        with suppress(A2AError):
-            async with self._client(ctx) as client:
+        with suppress(A2AError, TimeoutError):
+            async with self._client(ctx) as client, asyncio.timeout(OPERATION_SECONDS):
                 left = LISTED_TASKS
                 async for task in client.list(artifacts=True, page_size=LISTED_TASKS):
                     found += resources_of(task)
@@ -242,14 +241,14 @@ class AgentServer:
         name = parse_uri(uri)
         contents = None
         if name is not None:
-            with suppress(TaskNotFound):
+            try:
                 async with self._client(ctx) as client:
-                    try:
-                        contents = read_resource(
-                            await client.get(name.task, timeout=OPERATION_SECONDS), name, uri
-                        )
-                    except ValueError as error:
-                        raise MCPError(code=_INVALID, message=str(error)) from error
+                    task = await client.get(name.task, timeout=OPERATION_SECONDS)
+                contents = read_resource(task, name, uri)
+            except TaskNotFound:
+                pass
+            except (A2AError, TimeoutError, ValueError) as error:
+                raise MCPError(code=_INTERNAL, message=_explain(error)) from error
         if contents is None:
             raise MCPError(code=_NOT_FOUND, message="there is no such resource", data={"uri": uri[:500]})
         return types.ReadResourceResult(contents=[contents])
@@ -319,9 +318,11 @@ class _Call:
 
     async def answer(self, task_id: str, parts: tuple[Part, ...], key: str) -> Any:
         task = await self.client.get(task_id, timeout=OPERATION_SECONDS)
-        if task.state.terminal:
+        if (
+            task.state.terminal and not key
+        ):  # with a key, the agent knows whether it is the answer that it has
             raise InvalidParams(f"task {task_id} is {task.state.word}: it takes no answer any more")
-        message = Message(message_id=key, parts=parts)
+        message = Message(message_id=key or new_id(), parts=parts)
         stream = self.client.stream(message, task=task, context=task.context_id, key=key)
         return await self.follow(None, stream, self._owner._options.wait)
 
@@ -376,7 +377,6 @@ class _Call:
             asked = reply.task.status.message
             state = _Answered(
                 task=reply.id,
-                context=reply.context_id,
                 question=asked.message_id if asked is not None else "",
                 form=form,
             )
