@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -309,6 +310,26 @@ async def test_calls_are_approved_by_the_caller_where_the_operator_wants_it(
             task = await sent(client, {"tool": tool, "arguments": arguments}, skill="handle")
             task = await sent(client, "yes", task=task.id)
             assert data_of(task)["why"] == "" and (tmp_path / tool).read_text() == "called\n"
+
+
+async def test_a_call_goes_on_while_another_part_of_the_turn_asks(tmp_path: Path) -> None:
+    agent = Agent("User", tools=[tools_of(tmp_path, approve=lambda tool, given: "amount" in given)])
+
+    @agent.skill
+    async def both(turn: Turn) -> str:
+        async with asyncio.TaskGroup() as group:
+            slow = group.create_task(turn.tool("slow_pay"))
+            await until((tmp_path / "slow_pay").exists)
+            asked = group.create_task(turn.tool("pay", amount=1))
+        return f"{slow.result().text}, {asked.result().text}"
+
+    async with agent.test(timeout=30.0) as client:
+        task = await sent(client, "go")
+        assert task.state is TaskState.INPUT_REQUIRED
+        (tmp_path / "go").touch()
+        task = await sent(client, "yes", task=task.id)
+        assert task.state is TaskState.COMPLETED and task.text == "paid, paid 1"
+    assert (tmp_path / "slow_pay").read_text() == "called\n"
 
 
 async def test_a_call_that_takes_too_long_ends_and_others_go_on(tmp_path: Path) -> None:

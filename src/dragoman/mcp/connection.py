@@ -296,14 +296,12 @@ class McpConnection:
                 await self._until_idle()
         except Exception as error:  # whatever the library meets
             last = f" (its last words: {self._stderr[-1]})" if self._stderr else ""
-            logger.info("the MCP server %s ended: %s%s", self.name, describe(error), last)
-            if not self._begun.done():
-                self._begun.set_exception(Unreachable(f"the MCP server {self.name!r} could not be started"))
-                self._begun.exception()
+            logger.info("the MCP server %s ended: %s%s", self.name, describe(_innermost(error)), last)
         finally:
             self._stop.set()
             if not self._begun.done():
-                self._begun.cancel()
+                self._begun.set_exception(Unreachable(f"the MCP server {self.name!r} could not be started"))
+                self._begun.exception()  # not to be reported if nobody waits any more
 
     async def _until_idle(self) -> None:
         while not self._stop.is_set():
@@ -405,6 +403,13 @@ class McpConnection:
             ) as streams,
         ):
             yield streams
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error in groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ Imported when the first server with a URL is connected: it needs the library's H
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from mcp.client import streamable_http
 
 from dragoman.client.transport.network import AddressGuard, AddressRefused
 from dragoman.mcp.connection import NOT_ANSWERED, NOT_SENT
+
+if (requests := logging.getLogger("httpx2")).level == logging.NOTSET:
+    requests.setLevel(logging.WARNING)  # it logs every request with its URL, which may have a secret in it
 
 
 def open_http(headers: dict[str, str], guard: AddressGuard | None, limit: int) -> httpx2.AsyncClient:

@@ -278,12 +278,17 @@ class McpTools:
         call.record = record
         try:
             return await call.run()
-        except Parked:
-            if call.is_open:
+        except BaseException as error:
+            parked = isinstance(error, Parked) or (
+                # another part of the turn asks, and this one is cancelled with it
+                isinstance(error, asyncio.CancelledError)
+                and record.parked is not None
+                and not record.cancelled
+            )
+            if parked and call.is_open:
                 await self._keep_open(place, call)
-            raise
-        except BaseException:
-            await call.give_up()
+            else:
+                await call.give_up()
             raise
 
     def check_arguments(self, tool: Tool, arguments: Any) -> None:
