@@ -30,7 +30,7 @@ from dragoman.bridge.card import BRIDGE
 from dragoman.bridge.credentials import CallerAway
 from dragoman.bridge.upstream import Upstream
 from dragoman.client.deduplicate import missed_events
-from dragoman.client.transport.transport import NotSent
+from dragoman.client.retry import can_repeat
 from dragoman.engine.delegate import Outcome, cancel_child, make_call, seconds_to_wait
 from dragoman.engine.recorded import Recorded
 from dragoman.engine.records import PIECE_BYTES, Child, Record, Snapshot, Step
@@ -68,6 +68,10 @@ logger = logging.getLogger("dragoman.bridge")
 
 KEY = "call/upstream"
 """What the call of a turn is recorded under."""
+SENT = "bridge/sent"
+"""The step that says whether the message of a turn may have been sent."""
+_TRUE = msgspec.Raw(b"true")
+_ANY_MESSAGE = SendMessage(message=Message(message_id="", parts=("",)))
 UNREACHABLE = "The agent behind this bridge cannot be reached."
 REFUSES_US = "The agent behind this bridge refuses the credentials of the bridge."
 UNREADABLE = "The agent behind this bridge sent an answer that cannot be read."
@@ -116,8 +120,9 @@ class _Follower:
         self._journal = record.journal
         self._child = record.children.get(KEY)
         """The agent's task that this turn follows, once it is known."""
-        self._may_have_sent = record.resumed
-        """The message may be with the agent."""
+        record.call_made(KEY)
+        self._may_have_sent = SENT in record.steps and record.steps[SENT].value == _TRUE
+        """The message may be with the agent, and that is on record. Not for an agent that recognises it if it comes again."""
         self._recorded: list[bytes] = []
         """What is in our log of events that the agent repeats, from `_matched` on."""
         self._matched = 0
@@ -208,7 +213,10 @@ class _Follower:
     def _seconds_to_wait(self, error: A2AError, attempt: int) -> float | None:
         seconds = seconds_to_wait(error, attempt)
         resumes = self._child is not None or self._may_have_sent
-        if seconds is None and resumes and isinstance(error, Unreachable | Unavailable):
+        away: tuple[type[A2AError], ...] = (Unreachable, Unavailable)
+        if len(self._upstream.settings.addresses) > 1:
+            away += (TaskNotFound,)  # another server answered, which does not have the task
+        if seconds is None and resumes and isinstance(error, away):
             seconds = min(0.2 * 2 ** min(attempt - 1, 8), 5.0)
         return seconds
 
@@ -229,8 +237,8 @@ class _Follower:
                 record.show()
             await record.may_begin()
             if not upstream.deduplicates:  # after a restart we have to know that it may have been sent
-                await self._journal.commit()
-            self._may_have_sent = True
+                await record.record(SENT, True)
+                self._may_have_sent = True
             events = self._send(call, request)
         try:
             async with aclosing(events):
@@ -248,9 +256,11 @@ class _Follower:
             if record.cancelled:
                 await self._stop_upstream(call)
             raise
-        except (NotSent, CallerAway):
-            if self._child is None:
-                self._may_have_sent = record.resumed
+        except A2AError as error:
+            refused = isinstance(error, CallerAway) or can_repeat(error, _ANY_MESSAGE, deduplicates=False)
+            if self._child is None and self._may_have_sent and refused:
+                await record.record(SENT, False)
+                self._may_have_sent = False
             raise
         if self._end is None and self._message is None:
             raise Unreachable("the stream ended before the task did")
@@ -379,7 +389,8 @@ class _Follower:
         if len(sent.message_id) < _MIN_ID_CHARACTERS:
             raise Uncertain(UNCERTAIN)
         found: list[Task] = []
-        query, seen = ListTasks(context_id=sent.context_id, page_size=50), 0
+        query = ListTasks(context_id=sent.context_id, page_size=50, history_length=_MAX_HISTORY)
+        seen = 0
         while seen < _SEARCHED_TASKS:
             try:
                 page: TaskPage = await self._upstream.call(call, query)
