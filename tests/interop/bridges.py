@@ -10,11 +10,12 @@ import asyncio
 import json
 import subprocess
 import sys
+import textwrap
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,11 +24,14 @@ from urllib.request import urlopen
 from dragoman.bridge.application import make_bridge
 from dragoman.bridge.settings import one_route
 from dragoman.server.runtime import running
-from tests.interop.matrix import FROM_THEM, TO_THEM
+from tests.interop.matrix import FROM_THEM, TO_THEM, align, shown, write_between
 from tests.interop.running import Outcome, checks_at, serving
 from tests.ports import free_port
+from tests.waiting import block_until
 
 T = TypeVar("T")
+
+BEGIN, END = "<!-- make interop, bridge: begin -->", "<!-- make interop, bridge: end -->"
 
 MODES = ("durable", "pass")
 OFFICIAL = ("a2a-sdk-1.3.0", "a2a-sdk-0.3.26", "a2a-js-1.3.0")
@@ -77,6 +81,104 @@ def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
 
 def needs_own_port(client: Way) -> bool:
     return client.binding == "GRPC" and client.version == "0.3"
+
+
+@dataclass(frozen=True)
+class CrossingLack:
+    """What a library or a version does not have, and why. What is left empty stands for any."""
+
+    checks: frozenset[str]
+    why: str
+    mode: str = ""
+    role: str = ""
+    """`client` or `server`."""
+    library: str = ""
+    versions: frozenset[str] = frozenset()
+    bindings: frozenset[str] = frozenset()
+    sometimes: bool = False
+    """It may work: two things race with each other."""
+
+    def concerns(self, crossing: Crossing) -> bool:
+        ways = [getattr(crossing, role) for role in ("client", "server") if self.role in ("", role)]
+        return self.mode in ("", crossing.mode) and any(
+            self.library in ("", way.library)
+            and (not self.versions or way.version in self.versions)
+            and (not self.bindings or way.binding in self.bindings)
+            for way in ways
+        )
+
+    def __str__(self) -> str:
+        names = ", ".join(sorted(check.replace("_", " ") for check in self.checks))
+        return f"{names}{' (sometimes)' if self.sometimes else ''}: {self.why}"
+
+
+class CrossingMatrix:
+    """What works through a bridge: a table for each mode, with a row for each way to call a server."""
+
+    def __init__(self, lacks: Sequence[CrossingLack] = ()) -> None:
+        self.lacks = list(lacks)
+        self._found: dict[Crossing, dict[str, Outcome]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, crossing: Crossing, outcomes: list[Outcome]) -> None:
+        self._found[crossing] = {outcome.check: outcome for outcome in outcomes}
+
+    @property
+    def whole(self) -> bool:
+        return set(CROSSINGS) <= self._found.keys()
+
+    def lacking(self, crossing: Crossing) -> list[CrossingLack]:
+        return [lack for lack in self.lacks if lack.concerns(crossing)]
+
+    def wrong(self, crossing: Crossing) -> dict[str, str]:
+        """The checks that are worse than the lacks say."""
+        lacked = {check for lack in self.lacking(crossing) for check in lack.checks}
+        found = self._found[crossing].values()
+        return {each.check: each.note for each in found if not each.ok and each.check not in lacked}
+
+    def better(self, crossing: Crossing) -> list[str]:
+        """The checks that work though a lack says that they do not."""
+        lacked = {check for lack in self.lacking(crossing) if not lack.sometimes for check in lack.checks}
+        return [each.check for each in self._found[crossing].values() if each.ok and each.check in lacked]
+
+    def table(self, mode: str) -> str:
+        callers = list(dict.fromkeys((client.library, client.version) for client in CLIENT_WAYS))
+        rows = [["server", "binding", "A2A", *(f"{shown(name)}, A2A {version}" for name, version in callers)]]
+        for server in SERVER_WAYS:
+            cells = [self._cell(mode, server, library, version) for library, version in callers]
+            rows.append([shown(server.library), shown(server.binding), server.version, *cells])
+        return align(rows)
+
+    def _cell(self, mode: str, server: Way, library: str, version: str) -> str:
+        """The result of one client over all its bindings; those that differ from the first are named."""
+        signs: dict[str, list[str]] = {}
+        for client in CLIENT_WAYS:
+            crossing = Crossing(mode, client, server)
+            if (client.library, client.version) == (library, version) and crossing in self._found:
+                signs.setdefault(self._sign(crossing), []).append(shown(client.binding))
+        first, *others = signs.items() or [("", [""])]
+        return "; ".join([first[0], *(f"{' and '.join(bindings)}: {sign}" for sign, bindings in others)])
+
+    def _sign(self, crossing: Crossing) -> str:
+        if self.wrong(crossing):
+            return "NO"
+        numbers = [str(self.lacks.index(lack) + 1) for lack in self.lacking(crossing)]
+        return f"– {' '.join(numbers)}" if numbers else "yes"
+
+    def text(self) -> str:
+        tables = [f"Mode `{mode}`:\n\n{self.table(mode)}" for mode in MODES]
+        used = {lack for crossing in self._found for lack in self.lacking(crossing)}
+        notes = [
+            textwrap.fill(f"{n}. {lack}", 120, subsequent_indent="   ")
+            for n, lack in enumerate(self.lacks, 1)
+            if lack in used
+        ]
+        return "\n\n".join([*tables, "\n".join(notes)])
+
+    def write(self, path: Path) -> None:
+        write_between(path, BEGIN, END, self.text())
 
 
 class Crossings:
@@ -153,14 +255,16 @@ def _bridge(settings: dict[str, dict[str, Any]], folder: Path) -> Iterator[str]:
 
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"the bridge did not start:\n{log.read_text('utf-8', 'replace')}")
         try:
             with urlopen(url, timeout=5):
-                return
+                return True
         except OSError:
-            time.sleep(0.05)
-    raise RuntimeError(f"the bridge did not start:\n{log.read_text('utf-8', 'replace')}")
+            return False
+
+    block_until(answers, 60)
 
 
 @contextmanager

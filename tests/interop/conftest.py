@@ -1,4 +1,4 @@
-"""Collects the matrix while the tests run; prints it after them, and writes it where `--write-matrix` says."""
+"""Collects the matrices while the tests run; prints them after them, and writes them where `--write-matrix` says."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.bridges import CrossingMatrix
 from tests.interop.matrix import Matrix
 
-_matrix = pytest.StashKey[Matrix]()
+_matrix, _crossings = pytest.StashKey[Matrix](), pytest.StashKey[CrossingMatrix]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,15 +27,25 @@ def matrix(request: pytest.FixtureRequest) -> Matrix:
     return request.config.stash.setdefault(_matrix, Matrix())
 
 
+@pytest.fixture(scope="session")
+def crossing_matrix(request: pytest.FixtureRequest) -> CrossingMatrix:
+    return request.config.stash.setdefault(_crossings, CrossingMatrix())
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    found = config.stash.get(_matrix, None)
-    if not found or config.getoption("markexpr") != "interop":
+    if config.getoption("markexpr") != "interop":
         return
-    terminalreporter.write_line(f"\n{found.text()}")
-    if path := config.getoption("write_matrix", None):
-        if found.whole:
-            found.write(path)
-        words = (
-            "written into" if found.whole else "only a part of the matrix was run, so it is not written into"
-        )
-        terminalreporter.write_line(f"\n{words} {path}")
+    matrices = config.stash.get(_matrix, None), config.stash.get(_crossings, None)
+    for found in matrices:
+        if not found:
+            continue
+        terminalreporter.write_line(f"\n{found.text()}")
+        if path := config.getoption("write_matrix", None):
+            if found.whole:
+                found.write(path)
+            words = (
+                "written into"
+                if found.whole
+                else "only a part of the matrix was run, so it is not written into"
+            )
+            terminalreporter.write_line(f"\n{words} {path}")

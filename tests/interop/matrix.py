@@ -106,13 +106,7 @@ class Matrix:
             found = self._found[pair]
             signs = [self._sign(pair, found.get(check)) for check in checks]
             rows.append([*(_NAMES.get(name, name) for name in pair), *signs])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |"
-            for row in rows
-        ]
-        lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-        return "\n".join(lines)
+        return align(rows)
 
     def _sign(self, pair: Pair, outcome: Outcome | None) -> str:
         if outcome is not None and outcome.ok:
@@ -127,11 +121,31 @@ class Matrix:
 
     def write(self, path: Path) -> None:
         """Put it between the marks in a document."""
-        before = path.read_text("utf-8")
-        head, _, rest = before.partition(BEGIN)
-        _, end, tail = rest.partition(END)
-        if not end:
-            raise ValueError(f"{path.name} has no place for the matrix: {BEGIN} … {END}")
-        after = f"{head}{BEGIN}\nMade by `make interop`.\n\n{self.text()}\n{END}{tail}"
-        if after != before:
-            path.write_text(after, "utf-8")
+        write_between(path, BEGIN, END, self.text())
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace the text between two marks in a document."""
+    before = path.read_text("utf-8")
+    head, _, rest = before.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise ValueError(f"{path.name} has no place for the matrix: {begin} … {end}")
+    after = f"{head}{begin}\nMade by `make interop`.\n\n{text}\n{end}{tail}"
+    if after != before:
+        path.write_text(after, "utf-8")
+
+
+def align(rows: list[list[str]]) -> str:
+    """A table in Markdown; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)
+
+
+def shown(name: str) -> str:
+    """A library or a binding as the tables name it."""
+    return _NAMES.get(name, name)

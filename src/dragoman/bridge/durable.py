@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from dragoman.bridge.card import BRIDGE
 from dragoman.bridge.credentials import CallerAway
+from dragoman.bridge.errors import MAX_MESSAGE_CHARS
 from dragoman.bridge.upstream import Upstream
 from dragoman.client.deduplicate import missed_events
 from dragoman.client.retry import can_repeat
@@ -528,7 +529,7 @@ class _Follower:
             why = error.message
         record.show()
         about = {BRIDGE: {"error": error.reason}}
-        record.final = (state, record.message(why), about)
+        record.final = (state, record.message(why[:MAX_MESSAGE_CHARS]), about)
 
 
 def _is_copied(event: Any) -> bool:

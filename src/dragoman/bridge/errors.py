@@ -21,6 +21,9 @@ from dragoman.errors import (
 
 logger = logging.getLogger("dragoman.bridge")
 
+MAX_MESSAGE_CHARS = 2000
+"""Of the text of an error that is passed on."""
+
 
 def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
     """The error for a caller of ours."""
@@ -38,4 +41,5 @@ def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
     if isinstance(error, Unauthenticated | Forbidden) and not upstream.shows_callers:
         logger.error("%s refuses the credentials of its route: %s", upstream.name, error.message)
         return Unavailable("the agent behind this address refuses this server")
+    error.message = error.message[:MAX_MESSAGE_CHARS]
     return error

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.bridge.answers import StreamCheck, check_answer
 from dragoman.bridge.credentials import CallerAway, RouteCredentials, acting_for
 from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
@@ -283,12 +284,16 @@ class Upstream:
                     with attempt, acting_for(attempt.call):
                         client = await attempt.connect()
                         if seconds is None:
-                            return await client.service.call(attempt.call, request)
-                        try:
-                            async with asyncio.timeout(seconds):
-                                return await client.service.call(attempt.call, request)
-                        except TimeoutError:
-                            raise Unreachable(f"{server.url} did not answer within {seconds:g} s") from None
+                            result = await client.service.call(attempt.call, request)
+                        else:
+                            try:
+                                async with asyncio.timeout(seconds):
+                                    result = await client.service.call(attempt.call, request)
+                            except TimeoutError:
+                                late = f"{server.url} did not answer within {seconds:g} s"
+                                raise Unreachable(late) from None
+                        check_answer(request, result)
+                        return result
                 except A2AError as error:
                     first = first or error
                     if attempt.sent and not _may_try_another(error, request):
@@ -312,10 +317,17 @@ class Upstream:
                         with acting_for(attempt.call):
                             client = await attempt.connect()
                         batches: Any = client.service.stream(attempt.call, request)
+                        check = StreamCheck(request)
                         async with aclosing(batches):
                             while (batch := await self._next(batches, attempt.call)) is not None:
                                 attempt.answered()
-                                yield batch
+                                batch, wrong = check.read(batch)
+                                if batch:
+                                    yield batch
+                                if wrong is not None:
+                                    raise wrong
+                                if check.is_over:
+                                    break
                     return
                 except A2AError as error:
                     first = first or error

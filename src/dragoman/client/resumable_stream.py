@@ -295,9 +295,10 @@ class ResumableStream:
         if isinstance(event, StatusUpdate):
             self._statuses.append(event.status)
             self._asked = event.status.state is TaskState.INPUT_REQUIRED
-            self._ended = event.status.state in TERMINAL
+            ended = event.status.state in TERMINAL
         else:
-            self._ended = not isinstance(event, Task) or event.status.state in TERMINAL
+            ended = not isinstance(event, Task) or event.status.state in TERMINAL
+        self._ended = self._ended or ended  # whatever comes after that: a finished task never changes
 
     def _remember(self, event: ArtifactUpdate) -> None:
         """Keep a chunk for a comparison. After a number we only need that (`_add_all`)."""
