@@ -19,6 +19,7 @@ from dragoman.model.task import TaskState
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests.bridge.bridging import Crew, as_stranger, bridged, crew_app
+from tests.serving import Server
 from tests.waiting import until
 
 ADA, BOB = "ada-ada-ada-ada-ada", "bob-bob-bob-bob-bob"
@@ -164,3 +165,42 @@ async def test_messages_that_find_the_agent_full_wait_and_are_sent_once(
                 done = await client.wait(each.task.id)
                 assert done.task is not None and done.task.status.state is TaskState.COMPLETED
     assert len(crew.seen) == 5
+
+
+async def test_any_worker_may_see_the_caller_that_a_task_waits_for(tmp_path: Path) -> None:
+    """A bridge with two workers is killed. The worker that takes up the task need not be the one that the caller finds."""
+    crew, store = guarded(), f"sqlite:///{tmp_path / 'bridge.db'}"
+    file = tmp_path / "bridge.toml"
+    async with asyncio.timeout(90), running(crew_app(crew)) as upstream:
+        file.write_text(
+            f"""
+            [auth]
+            tokens = {{ ada = "{ADA}", bob = "{BOB}" }}
+            [agents.crew]
+            url = "{upstream}"
+            path = "/"
+            credentials = {{ type = "caller" }}
+            """
+        )
+        server = Server(store=store, options=("--workers", "2", "--drain", "0"))
+        place = server.command.index("serve")
+        server.command[place : place + 1] = ["bridge", str(file)]
+        async with server:
+            async with caller(server.url, ADA) as ada:
+                begun = await ada.send("go", skill="slow", wait=False)
+                assert begun.task is not None
+                task = begun.task.id
+                await crew.begun.wait()
+                await until(lambda: ada.get(task), lambda now: now.artifacts)
+            await server.kill()
+            await server.start()
+            await until(lambda: status_in_store(store, task), lambda now: now is TaskState.AUTH_REQUIRED)
+            for _ in range(2):  # one connection each: one worker or the other
+                async with caller(server.url, ADA) as ada:
+                    await until(lambda: state(ada, task), lambda now: now is TaskState.WORKING)
+            crew.gate.set()
+            async with caller(server.url, ADA) as ada:
+                done = await ada.wait(task)
+                assert done.task is not None and done.task.status.state is TaskState.COMPLETED
+        assert ADA.encode() not in server.said
+    assert len(crew.seen) == 1

@@ -30,6 +30,7 @@ from dragoman.model.ops import (
     Scope,
     SendMessage,
 )
+from dragoman.observe.shared_memory import SharedSecrets
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.bridge.oauth_server import OAuthServer, Program
@@ -564,6 +565,31 @@ async def test_a_durable_task_uses_what_its_caller_showed_last_and_waits_for_it_
             await upstream.call(of("ada"), say())
             assert upstream.health().servers[0].failures == 0
         assert tokens(site) == ["Bearer ADA", "Bearer ADA"]
+
+
+async def test_workers_know_the_callers_of_a_route_together_and_of_another_route_not() -> None:
+    secrets, given = SharedSecrets(), {"type": "caller"}
+    async with Site() as site, AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(opened(site.url, credentials=given)) for _ in "12"]
+        other = Upstream(settings(site.url, credentials=given), name="another")
+        for upstream in (one, two, other):
+            upstream.share_callers(secrets)
+        waiting = asyncio.create_task(two.wait_for_caller(of("ada")))
+        one.remember_caller(of("ada", "ADA"))
+        async with asyncio.timeout(10):
+            await waiting
+        await two.call(of("ada"), say())
+        with pytest.raises(CallerAway):
+            await other.call(of("ada"), say())
+        one.remember_caller(of("ada", "NEW"))
+        await two.call(of("ada"), say())
+        site.status, site.body = 401, b"{}"
+        for upstream in (two, one):  # it is refused, and nobody tries it again
+            with pytest.raises(CallerAway):
+                await upstream.call(of("ada"), say())
+        assert secrets.get(one._credentials._name(("", "ada"))) == b""
+        assert tokens(site)[:2] == ["Bearer ADA", "Bearer NEW"]
+        await other.close()
 
 
 async def test_a_remembered_token_that_is_refused_is_forgotten_and_its_caller_waited_for() -> None:

@@ -13,7 +13,13 @@ from dragoman import Agent, Turn
 from dragoman.observe import shared_memory
 from dragoman.observe.limit import Quota
 from dragoman.observe.metrics import Metrics
-from dragoman.observe.shared_memory import CallerUsage, SharedCounters, SharedGauge, SharedReports
+from dragoman.observe.shared_memory import (
+    CallerUsage,
+    SharedCounters,
+    SharedGauge,
+    SharedReports,
+    SharedSecrets,
+)
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
@@ -203,3 +209,47 @@ def test_a_new_worker_continues_the_counters_but_not_the_gauges_of_the_one_befor
     again.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
     assert (counted(again)[OK], counted(again)[OPEN]) == (3, 1)
     assert counted(Metrics(reports.for_worker(0)))[OK] == 3
+
+
+def test_workers_see_each_others_secrets() -> None:
+    shared = SharedCounters.create(2)
+    one, two = shared.for_worker(0).secrets, shared.for_worker(1).secrets
+    assert one.get("ada") == b""
+    one.put("ada", b"first")
+    two.put("bob", b"other")
+    assert (two.get("ada"), one.get("bob")) == (b"first", b"other")
+    two.put("ada", b"x" * 5000)
+    assert one.get("ada") == b"x" * 5000
+    one.put("ada", b"short")
+    assert two.get("ada") == b"short"
+    one.put("ada", b"")
+    assert two.get("ada") == b"" and two.get("bob") == b"other"
+
+
+def test_a_secret_that_is_too_large_is_not_shared_and_nothing_older_is_shown_instead() -> None:
+    secrets = SharedSecrets()
+    secrets.put("ada", b"old")
+    secrets.put("ada", b"x" * 10_000)
+    assert secrets.get("ada") == b""
+
+
+def test_a_secret_that_is_half_written_is_not_there() -> None:
+    secrets = SharedSecrets()
+    secrets.put("ada", b"a secret")
+    place = secrets._memory.find(b"a secret")
+    secrets._memory[place : place + 4] = b"half"
+    assert secrets.get("ada") == b""
+    secrets.put("ada", b"whole")
+    assert secrets.get("ada") == b"whole"
+
+
+def test_where_all_slots_are_taken_the_oldest_secret_is_lost(
+    monkeypatch: pytest.MonkeyPatch, now: list[float]
+) -> None:
+    monkeypatch.setattr(shared_memory, "_SECRET_SLOTS", shared_memory._PROBES)
+    secrets = SharedSecrets()
+    for n in range(shared_memory._PROBES + 1):
+        now[0] += 1
+        secrets.put(f"caller-{n}", b"%d" % n)
+    held = [secrets.get(f"caller-{n}") for n in range(shared_memory._PROBES + 1)]
+    assert held == [b"", *(b"%d" % n for n in range(1, shared_memory._PROBES + 1))]

@@ -10,8 +10,8 @@
 
 `caller` and `token_exchange` depend on who calls. The call that is being made is in a context variable while the client below makes
 its requests (`acting_for`), so that a request can only ever show what belongs to its own call. Credentials of callers are in memory
-only. A durable task that goes on without its caller uses what the caller showed last (`remember`). After a restart there is
-nothing to use: `CallerAway`, until the caller comes back.
+only; the workers of one server share that memory. A durable task that goes on without its caller uses what the caller showed last
+(`remember`). After a restart there is nothing to use: `CallerAway`, until the caller comes back.
 
 Every route has credentials, token caches and connections of its own.
 """
@@ -35,6 +35,7 @@ from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.ops import Call
+from dragoman.observe.shared_memory import SharedSecrets
 
 if TYPE_CHECKING:
     from dragoman.bridge.settings import UpstreamSettings
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _CALL: ContextVar[Call | None] = ContextVar("dragoman_bridge_call", default=None)
 _MAX_CALLERS = 10_000
 """Callers whose credentials are remembered at a time. Who was here longest ago is forgotten first."""
+_LOOK_SECONDS = 0.5
+"""How often a task looks whether another worker has seen its caller."""
 _REMEMBER_SECONDS = 12 * 3600.0
 """How long a credential is remembered that does not say when it expires."""
 
@@ -145,6 +148,8 @@ class RouteCredentials:
         self.per_caller = depends_on_caller(settings)
         self._remembered: OrderedDict[tuple[str, str], tuple[dict[str, str], float]] = OrderedDict()
         self._returned: dict[tuple[str, str], asyncio.Event] = {}
+        self._shared: SharedSecrets | None = None
+        self._route = ""
         self._tokens = _OwnTransport()
         self.given = ClientCertificate(settings.certificate) if settings.certificate else self._make(settings)
 
@@ -152,31 +157,68 @@ class RouteCredentials:
         self._remembered.clear()
         await self._tokens.close()
 
+    def share(self, secrets: SharedSecrets, route: str) -> None:
+        """The workers of a server know the callers of a route together."""
+        if self.per_caller:
+            self._shared, self._route = secrets, route
+
     def remember(self, call: Call) -> None:
         """A caller was authenticated. An anonymous one is nobody, and nothing of it is remembered."""
         shown = call.credentials
         if not self.per_caller or not shown or not call.principal.id:
             return
         who = call.principal.tenant, call.principal.id
-        self._remembered[who] = dict(shown), _expiry(shown)
+        known = self._remembered.get(who)
+        if known is None or known[0] != shown:
+            known = self._remembered[who] = dict(shown), _expiry(shown)
+            while len(self._remembered) > _MAX_CALLERS:
+                self._remembered.popitem(last=False)
         self._remembered.move_to_end(who)
-        while len(self._remembered) > _MAX_CALLERS:
-            self._remembered.popitem(last=False)
+        if self._shared is not None and self._read_shared(who) != known:
+            self._shared.put(self._name(who), msgspec.json.encode(known))
         if (waiting := self._returned.pop(who, None)) is not None:
             waiting.set()
 
     async def wait_for_caller(self, call: Call) -> None:
         """Wait until the caller of a task shows a credential again. This may take for ever."""
         who = call.principal.tenant, call.principal.id
-        if self._remembered.get(who, ({}, 0.0))[1] <= time.time():
-            await self._returned.setdefault(who, asyncio.Event()).wait()
+        while not self._find(who):
+            returned = self._returned.setdefault(who, asyncio.Event())
+            try:
+                async with asyncio.timeout(None if self._shared is None else _LOOK_SECONDS):
+                    await returned.wait()
+            except TimeoutError:
+                pass  # another worker may have seen it
 
     def forget(self, call: Call) -> bool:
         """What is remembered of the caller was refused. True if it was used for this call, and not what came with it."""
         if not self.per_caller or call.credentials or not call.principal.id:
             return False
-        self._remembered.pop((call.principal.tenant, call.principal.id), None)
+        who = call.principal.tenant, call.principal.id
+        held = self._remembered.pop(who, None)
+        if self._shared is not None and held is not None and self._read_shared(who) == held:
+            self._shared.put(self._name(who), b"")
         return True
+
+    def _find(self, who: tuple[str, str]) -> dict[str, str]:
+        """What a caller showed last, here or to another worker; empty if it is of no more use."""
+        held = self._remembered.get(who)
+        if self._shared is not None and (shared := self._read_shared(who)) is not None:
+            held = self._remembered[who] = shared
+        if held is None:
+            return {}
+        if time.time() >= held[1]:
+            self._remembered.pop(who, None)
+            return {}
+        return held[0]
+
+    def _read_shared(self, who: tuple[str, str]) -> tuple[dict[str, str], float] | None:
+        assert self._shared is not None
+        found = self._shared.get(self._name(who))
+        return msgspec.json.decode(found, type=tuple[dict[str, str], float]) if found else None
+
+    def _name(self, who: tuple[str, str]) -> str:
+        return msgspec.json.encode((self._route, *who)).decode()
 
     def shown(self) -> dict[str, str]:
         """What the caller of the present call showed, by header. Empty outside of a call. Raises `CallerAway`."""
@@ -187,10 +229,8 @@ class RouteCredentials:
             return call.credentials
         if not call.principal.id:
             raise Unauthenticated("this agent is called with your own credentials: send some")
-        who = call.principal.tenant, call.principal.id
-        held, until = self._remembered.get(who, ({}, 0.0))
-        if time.time() >= until:
-            self._remembered.pop(who, None)
+        held = self._find((call.principal.tenant, call.principal.id))
+        if not held:
             raise CallerAway("this agent is called with your own credentials: send a request with them")
         return held
 

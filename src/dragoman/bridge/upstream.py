@@ -53,6 +53,7 @@ from dragoman.model.ops import (
     SendMessage,
     SubscribeToTask,
 )
+from dragoman.observe.shared_memory import SharedSecrets
 from dragoman.push.guard import OutboundGuard
 
 logger = logging.getLogger("dragoman.bridge")
@@ -259,6 +260,10 @@ class Upstream:
     def shows_callers(self) -> bool:
         """True if the agent sees credentials of the caller, not only ours."""
         return self._credentials.per_caller
+
+    def share_callers(self, secrets: SharedSecrets) -> None:
+        """The workers of a server remember callers together."""
+        self._credentials.share(secrets, self.name)
 
     def remember_caller(self, call: Call) -> None:
         """A caller of the route was authenticated: what it showed may be needed to call the agent for it later."""

@@ -1,14 +1,16 @@
-"""Memory that the worker processes of one server share: counters, limits and metrics.
+"""Memory that the worker processes of one server share: counters, limits, metrics, and credentials of callers.
 
 The supervisor creates `SharedCounters` before it forks. Each worker then takes its own view with `for_worker`. Nobody locks:
-each worker writes only its own cells, apart from the rate limits of `CallerUsage`, which may be off by one.
+each worker writes only its own cells, apart from the rate limits of `CallerUsage`, which may be off by one, and `SharedSecrets`.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
+from hashlib import blake2b
 from mmap import mmap
 from typing import Self
 
@@ -153,6 +155,66 @@ class SharedReports:
         return start, memoryview(self._memory)[start : start + _HEADER_BYTES].cast("q")
 
 
+_SECRET_SLOTS, _SECRET_BYTES = 1 << 11, 1 << 13
+"""How many secrets there can be, and how large one may be with its name. Memory is used as it is written."""
+_DIGEST_BYTES = 16
+
+
+class SharedSecrets:
+    """Small secrets, by name, that workers show each other. They are in memory only.
+
+    A slot has the digest of the name, a digest of the rest, the time of writing, and the secret. Nobody locks: what is read
+    while another worker writes it has a wrong digest, and counts as not there. If all slots of a name are taken, the oldest
+    secret is lost.
+    """
+
+    def __init__(self, memory: mmap | None = None) -> None:
+        self._memory = memory or mmap(-1, _SECRET_SLOTS * _SECRET_BYTES)
+
+    def put(self, name: str, secret: bytes) -> None:
+        """Replace a secret. One that is too large is not shared. An empty one removes it."""
+        digest, rest = _digest(name.encode()), struct.pack("=dI", time.monotonic(), len(secret)) + secret
+        if 2 * _DIGEST_BYTES + len(rest) > _SECRET_BYTES:
+            rest = struct.pack("=dI", time.monotonic(), 0)
+        found = [(at, *self._read(at)) for at in self._slots(digest)]
+        mine = next((at for at, whose, _, _ in found if whose == digest), None)
+        if mine is None:
+            mine, *_ = min(found, key=lambda slot: slot[2])
+        entry = digest + _digest(digest + rest) + rest
+        self._memory[mine : mine + len(entry)] = entry
+
+    def get(self, name: str) -> bytes:
+        """The secret; empty if there is none."""
+        digest = _digest(name.encode())
+        for at in self._slots(digest):
+            whose, _, secret = self._read(at)
+            if whose == digest:
+                return secret
+        return b""
+
+    def _slots(self, digest: bytes) -> list[int]:
+        first = int.from_bytes(digest[:8], "big")
+        return [(first + n) % _SECRET_SLOTS * _SECRET_BYTES for n in range(_PROBES)]
+
+    def _read(self, at: int) -> tuple[bytes, float, bytes]:
+        """Whose secret is in a slot, since when, and the secret. Empty if it is not complete."""
+        slot = self._memory[at : at + _SECRET_BYTES]
+        whose, check, rest = (
+            slot[:_DIGEST_BYTES],
+            slot[_DIGEST_BYTES : 2 * _DIGEST_BYTES],
+            slot[2 * _DIGEST_BYTES :],
+        )
+        since, length = struct.unpack_from("=dI", rest)
+        rest = rest[: 12 + length]
+        if _digest(whose + rest) != check:
+            return b"", 0.0, b""
+        return whose, since, rest[12:]
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_DIGEST_BYTES).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class SharedCounters:
     """All memory that the workers of one server share."""
@@ -161,10 +223,17 @@ class SharedCounters:
     reports: SharedReports
     connections: SharedGauge
     load: Load
+    secrets: SharedSecrets
 
     @classmethod
     def create(cls, workers: int) -> Self:
-        return cls(CallerUsage(workers), SharedReports(workers), SharedGauge(workers), Load(workers))
+        return cls(
+            CallerUsage(workers),
+            SharedReports(workers),
+            SharedGauge(workers),
+            Load(workers),
+            SharedSecrets(),
+        )
 
     def for_worker(self, worker: int) -> SharedCounters:
         return SharedCounters(
@@ -172,4 +241,5 @@ class SharedCounters:
             self.reports.for_worker(worker),
             self.connections.for_worker(worker),
             self.load.of(worker),
+            self.secrets,
         )

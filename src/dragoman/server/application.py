@@ -134,6 +134,8 @@ def application(
         bridge.upstream.observer = InstrumentedUpstream(instruments, name)
         if numbers is not None:
             numbers.watch_upstream(name, bridge.upstream.health)
+        if shared_counters is not None:
+            bridge.upstream.share_callers(shared_counters.secrets)
     quota = quota or Quota()
     service = Engine(
         opened,

@@ -19,6 +19,7 @@ from dragoman.model.card import AgentCard
 from dragoman.model.ops import Scope, Service
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
+from dragoman.observe.shared_memory import SharedSecrets
 from dragoman.push.options import PushOptions
 from dragoman.server.app import Operators, PathHandler
 from dragoman.server.limits import Limits
@@ -80,6 +81,10 @@ class BridgedUpstream(Service, Protocol):
 
     def health(self) -> Any:
         """How it is: `state` and `error`."""
+        ...
+
+    def share_callers(self, secrets: SharedSecrets) -> None:
+        """Called in each worker of a server that has several."""
         ...
 
 
