@@ -210,9 +210,9 @@ class Recorded:
         """Add a status update, unless it comes next among those on record. After one that differs, all are added."""
         self.show()
         message = self.message(content) if content else None
-        said = self.journal.change(self.status_record(TaskState.WORKING, message, metadata))
+        record = self.journal.change(self.status_record(TaskState.WORKING, message, metadata))
         if self._status_updates:
-            update = said.body
+            update = record.body
             assert isinstance(update, StatusUpdate)
             parts = update.status.message.parts if update.status.message else None
             for place, old in enumerate(self._status_updates, 1):  # a failed attempt may have left some
@@ -222,7 +222,7 @@ class Recorded:
                     self._status_updates = self._status_updates[place:]
                     return
             self._status_updates = ()
-        self.journal.put(said)
+        self.journal.put(record)
 
     def note(self, note: Note) -> None:
         """Add a note, unless it is on record; each of those there counts once."""
@@ -648,8 +648,8 @@ class ArtifactWriter:
 
     def keep(self) -> tuple[Part, ...]:
         """Keep what an earlier run of this turn wrote, return it, and add what comes to it."""
-        kept, self._old = tuple(self._old), []
-        return kept
+        recorded, self._old = tuple(self._old), []
+        return recorded
 
     def restart(self) -> None:
         """Replace what this run has written so far by what comes next. What an earlier run wrote is compared as before."""
@@ -667,9 +667,9 @@ class ArtifactWriter:
         known = self._record.journal.snapshot.artifacts.get(self.id)
         return tuple(known.parts) if known is not None else ()
 
-    def rewind(self, kept: tuple[Part, ...]) -> None:
-        """Withdraw what was written since `mark` returned `kept`: what comes next replaces it."""
-        self._before, self._old, self._rewritten = kept, [], []
+    def rewind(self, parts: tuple[Part, ...]) -> None:
+        """Withdraw what was written since `mark` returned `parts`: what comes next replaces it."""
+        self._before, self._old, self._rewritten = parts, [], []
         self._begun, self._rewound = False, True
         self._record.rewound = True
 

@@ -227,8 +227,8 @@ class StepStream(Generic[T]):
     def _forget(self) -> None:
         """Forget what an attempt sent that failed. The next piece replaces it."""
         self._pieces, self._texts, self.value = [], [], None
-        for writer, kept in self._marks.items():
-            writer.rewind(kept)
+        for writer, parts in self._marks.items():
+            writer.rewind(parts)
         self._marks = {}
 
 

@@ -57,8 +57,8 @@ def yes_or_no(text: str) -> bool | None:
     if len(text) > LONGEST_ANSWER:
         return None
     text = _bare(text)
-    said = {meaning for phrase in _readings(text) for meaning in _meanings(phrase)}
-    return said.pop() if len(said) == 1 else None
+    meanings = {meaning for phrase in _readings(text) for meaning in _meanings(phrase)}
+    return meanings.pop() if len(meanings) == 1 else None
 
 
 def _meanings(phrase: str) -> set[bool]:
@@ -82,8 +82,8 @@ def choice(text: str, kind: Any) -> Any:
     choices = _choices(kind)
     if not choices or len(text) > 2 * max(len(name) for name, _ in choices) + LONGEST_ANSWER:
         return None
-    said = _bare(text)
-    found = [value for name, value in choices if said and _bare(name) == said]
+    bare = _bare(text)
+    found = [value for name, value in choices if bare and _bare(name) == bare]
     return found[0] if len(found) == 1 else None
 
 
@@ -172,5 +172,5 @@ def _number(form: types.IntType | types.FloatType) -> str:
     if low is not None and high is not None:
         return f"Please answer with {what} from {low} to {high}."
     bounds = (("of at least", low), ("of at most", high), ("above", form.gt), ("below", form.lt))
-    said = [f"{word} {bound}" for word, bound in bounds if bound is not None][:1]
-    return f"Please answer with {' '.join([what, *said])}."
+    limit = [f"{word} {bound}" for word, bound in bounds if bound is not None][:1]
+    return f"Please answer with {' '.join([what, *limit])}."

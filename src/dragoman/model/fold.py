@@ -19,7 +19,7 @@ class Fold:
         self.artifacts: dict[str, GrowingArtifact] = {}
         self._task: Task | None = None
         """The last snapshot a peer sent: history and metadata come from it."""
-        self._said: list[Message] = []
+        self._earlier_messages: list[Message] = []
         self._metadata: dict[str, Any] | None = None
         """The metadata of the statuses since that snapshot."""
 
@@ -41,7 +41,7 @@ class Fold:
             context_id=self.context_id,
             status=self.status or TaskStatus(state=TaskState.UNSPECIFIED),
             artifacts=tuple(growing.artifact() for growing in self.artifacts.values()),
-            history=(*base.history, *self._said) if base else tuple(self._said),
+            history=(*base.history, *self._earlier_messages) if base else tuple(self._earlier_messages),
             metadata=self._all_metadata(base.metadata if base else NOTHING),
         )
 
@@ -60,7 +60,7 @@ class Fold:
         elif isinstance(event, StatusUpdate):
             self._named(event.task_id, event.context_id)
             if self.status is not None and self.status.message is not None:
-                self._said.append(self.status.message)
+                self._earlier_messages.append(self.status.message)
             self.status = event.status
             if event.metadata:
                 if self._metadata is None:
@@ -68,7 +68,7 @@ class Fold:
                 self._metadata.update(event.metadata)
         elif isinstance(event, Task):
             self._named(event.id, event.context_id)
-            self._task, self._said, self.status = event, [], event.status
+            self._task, self._earlier_messages, self.status = event, [], event.status
             self._metadata = None
             self.artifacts = {artifact.artifact_id: GrowingArtifact(artifact) for artifact in event.artifacts}
         else:

@@ -111,8 +111,8 @@ def _approval(value: Any) -> Approval:
     if isinstance(value, dict):
         return convert(value, Approval)  # type: ignore[no-any-return]
     if isinstance(value, str):
-        if (said := yes_or_no(value)) is not None:
-            return Approval(approved=said)
+        if (answer := yes_or_no(value)) is not None:
+            return Approval(approved=answer)
         first, *rest = (each.strip() for each in _CLAUSE.split(value.strip(), maxsplit=1))
         if rest and yes_or_no(first) is False:  # after yes, the rest may be a condition
             return Approval(approved=False, comment=rest[0])

@@ -153,8 +153,8 @@ def convert_text(text: str, kind: Any) -> Any:
     """What a text says, as `kind`. Raises `Unfit`."""
     text = text.strip()
     asked = wanted(kind)
-    if asked is bool and (said := yes_or_no(text)) is not None:
-        return said
+    if asked is bool and (answer := yes_or_no(text)) is not None:
+        return answer
     if (chosen := choice(text, asked)) is not None:
         return convert(chosen, kind)
     try:

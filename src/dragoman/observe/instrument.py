@@ -190,8 +190,8 @@ class _UpstreamCall:
             instruments.counts.upstream_calls[route, upstream, operation, outcome] += 1
             instruments.counts.upstream_seconds[route, upstream, operation].add(seconds)
         task = str(getattr(self._request, "id", ""))[:_MAX_TASK_ID_CHARACTERS]
-        said = f"{outcome}, {upstream}, {seconds:.3f} s"
-        instruments.audit_request(self.call, f"upstream/{operation}", self._request, task, said, route)
+        result = f"{outcome}, {upstream}, {seconds:.3f} s"
+        instruments.audit_request(self.call, f"upstream/{operation}", self._request, task, result, route)
 
 
 class _Failed(A2AError):

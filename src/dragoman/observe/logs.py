@@ -63,9 +63,9 @@ def describe(error: BaseException) -> str:
 
 def _cut(text: str) -> str:
     head = text[:MAX_CHARACTERS]
-    kept = max(head.rfind(space, MAX_CHARACTERS - _CUT_SEARCH_CHARACTERS) for space in " \n")
-    kept = kept if kept > 0 else MAX_CHARACTERS - _CUT_SEARCH_CHARACTERS
-    return f"{head[:kept]} ... ({len(text)} characters in all)"
+    end = max(head.rfind(space, MAX_CHARACTERS - _CUT_SEARCH_CHARACTERS) for space in " \n")
+    end = end if end > 0 else MAX_CHARACTERS - _CUT_SEARCH_CHARACTERS
+    return f"{head[:end]} ... ({len(text)} characters in all)"
 
 
 def _fields() -> dict[str, str]:

@@ -46,8 +46,8 @@ async def post(
     except AddressRefused as refused:
         raise Undelivered(f"the address is not allowed: {refused}") from None
     except Unreachable as error:
-        shown = url.partition("?")[0]  # a query may hold a secret, and this goes into the log
-        raise Undelivered(error.message.replace(url, shown), silent=True) from None
+        without_query = url.partition("?")[0]  # a query may hold a secret, and this goes into the log
+        raise Undelivered(error.message.replace(url, without_query), silent=True) from None
     await _read(response)
     status = response.status
     if 200 <= status < 300:

@@ -40,8 +40,12 @@ class Address:
             "",
         )
         if (self._anybody or self._networks) and self._trusts(scope.get("client")):
-            said = _forwarded(headers)
-            scheme, host, prefix = said.get("proto", scheme), said.get("host", host), said.get("prefix", "")
+            forwarded = _forwarded(headers)
+            scheme, host, prefix = (
+                forwarded.get("proto", scheme),
+                forwarded.get("host", host),
+                forwarded.get("prefix", ""),
+            )
         if scheme not in ("http", "https"):
             scheme = "http"
         if not _HOST.fullmatch(host):
@@ -71,17 +75,17 @@ def _server(server: Sequence[Any] | None) -> str:
 
 def _forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     """`proto`, `host` and `prefix` as the nearest proxy gives them."""
-    said = {}
+    forwarded = {}
     for name in ("proto", "host", "prefix"):
         value = headers.get(f"x-forwarded-{name}".encode(), b"").decode("latin-1")
         if value := value.rpartition(",")[2].strip():
-            said[name] = value.rstrip("/")
+            forwarded[name] = value.rstrip("/")
     if b"forwarded" in headers:
         hop = _last_hop(headers[b"forwarded"].decode("latin-1"))
-        said |= {name: hop[name] for name in ("proto", "host") if hop.get(name)}
-    if "proto" in said:
-        said["proto"] = said["proto"].lower()
-    return said
+        forwarded |= {name: hop[name] for name in ("proto", "host") if hop.get(name)}
+    if "proto" in forwarded:
+        forwarded["proto"] = forwarded["proto"].lower()
+    return forwarded
 
 
 def _last_hop(value: str) -> dict[str, str]:

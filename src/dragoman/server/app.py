@@ -373,8 +373,8 @@ def _decoded_path(scope: AsgiScope) -> str:
     if b"%" not in raw:
         return path.replace("%", "%25") if "%" in path else path
     pieces = _KEPT_ESCAPES.split(raw.decode("latin-1"))
-    kept = "".join([piece.upper() if n % 2 else unquote(piece) for n, piece in enumerate(pieces)])
-    return kept if unquote(kept) == path else path.replace("%", "%25")
+    decoded = "".join([piece.upper() if n % 2 else unquote(piece) for n, piece in enumerate(pieces)])
+    return decoded if unquote(decoded) == path else path.replace("%", "%25")
 
 
 _KEPT_ESCAPES = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)

@@ -80,8 +80,8 @@ class Metadata:
         for name, value in self._pairs:
             text = _bytes(value).decode("latin-1")
             headers[name] = f"{headers[name]}, {text}" if name in headers else text
-        shown = self._context.auth_context().get("x509_pem_cert")
-        certificate = ssl.PEM_cert_to_DER_cert(shown[0].decode()) if shown else b""
+        presented = self._context.auth_context().get("x509_pem_cert")
+        certificate = ssl.PEM_cert_to_DER_cert(presented[0].decode()) if presented else b""
         return await authenticator.authenticate(headers, certificate=certificate)
 
 

@@ -364,7 +364,7 @@ def _v0_3() -> Document:
     part = _object(text=_TEXT, file=file, data=_object(data=_ANY_OBJECT), metadata=_ANY_OBJECT)
     states = [state.value.replace("CANCELED", "CANCELLED") for state in TaskState]
     named = {"taskId": _TEXT, "contextId": _TEXT, "metadata": _ANY_OBJECT}
-    said = {**named, "messageId": _TEXT, "extensions": _list(_TEXT)}
+    members = {**named, "messageId": _TEXT, "extensions": _list(_TEXT)}
     login = _object(schemes=_list(_TEXT), credentials=_TEXT)
     config = _object("url", id=_TEXT, url=_TEXT, token=_TEXT, authentication=login)
     stored = _object("pushNotificationConfig", name=_TEXT, pushNotificationConfig=config)
@@ -374,7 +374,7 @@ def _v0_3() -> Document:
             "messageId role content",
             role={"enum": [role.value for role in Role]},
             content=_list(old("Part")),
-            **said,
+            **members,
         ),
         "Artifact": _object(
             "artifactId parts",

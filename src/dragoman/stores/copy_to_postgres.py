@@ -104,13 +104,13 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
     copied = Copied()
     scopes = {row[0]: row for row in source.execute(_SCOPES) if indexed(*row[1:])}
     await _put(db, "scopes", scopes.values(), "scope")
-    kept: set[int] = set()
+    copied_keys: set[int] = set()
 
     def tasks() -> Iterator[Sequence[Any]]:
         for row in source.execute(_TASKS):
             key, scope, id, context, updated, state, done, reply, webhooks, seq, mail, ready, *lease = row
             if scope in scopes and fits(id, context):
-                kept.add(key)
+                copied_keys.add(key)
                 yield (key, scope, id, context, updated, state, bool(done), bool(reply), bool(webhooks), seq, mail,
                        bool(ready), *lease)  # fmt: skip
             else:
@@ -120,7 +120,7 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
         for webhook, key, id, body, cursor, last, at, attempt, since, error, dead, *rest in source.execute(
             _WEBHOOKS
         ):
-            if key in kept and fits(id):
+            if key in copied_keys and fits(id):
                 copied.webhooks += 1
                 yield (
                     webhook,
@@ -143,10 +143,10 @@ async def _all(source: sqlite3.Connection, db: Connection) -> Copied:
             yield id, *(brief(word) for word in words), hash
 
     await _put(db, "tasks", tasks(), "key")
-    copied.tasks = len(kept)
+    copied.tasks = len(copied_keys)
     await db.execute(_COUNT_TASKS, timeout=HOUR)
-    await _put(db, "log", (row for row in source.execute(_LOG) if row[0] in kept))
-    await _put(db, "seen", (row for row in source.execute(_SEEN) if row[2] in kept and fits(row[1])))
+    await _put(db, "log", (row for row in source.execute(_LOG) if row[0] in copied_keys))
+    await _put(db, "seen", (row for row in source.execute(_SEEN) if row[2] in copied_keys and fits(row[1])))
     await _put(db, "webhooks", webhooks(), "webhook")
     await _put(db, "audit", entries(), "id")
     await _put(db, "catalogue_agents", (row for row in source.execute(_REGISTERED) if fits(*row[:3])))

@@ -25,7 +25,7 @@ from dragoman.dialects.proto.messages import V0_3, Empty
 from dragoman.dialects.proto.tasks import Shape, read_metadata
 from dragoman.dialects.proto.values import read_struct, write_struct
 from dragoman.dialects.reading import Malformed
-from dragoman.dialects.v0_3_proto import file_bytes
+from dragoman.dialects.v0_3_proto import V0_3Proto, file_bytes
 from dragoman.model import ops
 from dragoman.model.content import Part
 
@@ -272,18 +272,7 @@ CODEC = Codec(
     name="0.3-proto",
     version="0.3",
     service="a2a.v1.A2AService",
-    methods={
-        ops.SEND: "SendMessage",
-        ops.STREAM: "SendStreamingMessage",
-        ops.GET: "GetTask",
-        ops.CANCEL: "CancelTask",
-        ops.SUBSCRIBE: "TaskSubscription",
-        ops.PUSH_CREATE: "CreateTaskPushNotificationConfig",
-        ops.PUSH_GET: "GetTaskPushNotificationConfig",
-        ops.PUSH_LIST: "ListTaskPushNotificationConfig",
-        ops.PUSH_DELETE: "DeleteTaskPushNotificationConfig",
-        ops.EXTENDED_CARD: "GetAgentCard",
-    },
+    methods=V0_3Proto.methods,
     requests={
         ops.SEND: _SEND,
         ops.STREAM: _SEND,

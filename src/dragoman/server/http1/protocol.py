@@ -610,8 +610,8 @@ def check_target(target: bytes, method: bytes, headers: Sequence[Header]) -> Non
 
 def without_upgrade(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
     """The head of a request without its `Upgrade`: else the parser would not read its body."""
-    kept = b"".join([b"%b: %b\r\n" % header for header in headers if header[0] != b"upgrade"])
-    return b"%b %b HTTP/%b\r\n%b\r\n" % (method, target, version.encode(), kept)
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers if header[0] != b"upgrade"])
+    return b"%b %b HTTP/%b\r\n%b\r\n" % (method, target, version.encode(), lines)
 
 
 async def _refuse_full(scope: Any, receive: Any, send: Any) -> None:

@@ -98,9 +98,9 @@ class PostgresPushQueue(PushListeners):
     # -- PushConfigStore -------------------------------------------------------------------------------------------------
 
     async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
-        kept = await self._database.write(partial(_put, name=_name(scope, task), webhook=webhook))
+        stored = await self._database.write(partial(_put, name=_name(scope, task), webhook=webhook))
         self.wake()
-        return kept
+        return stored
 
     async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
         name = _name(scope, task)

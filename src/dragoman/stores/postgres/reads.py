@@ -217,8 +217,8 @@ class Reads:
         return folded
 
     def _is_at(self, key: int, seq: int) -> bool:
-        kept = self.snapshots.get(key)
-        return kept is not None and kept.seq == seq
+        cached = self.snapshots.get(key)
+        return cached is not None and cached.seq == seq
 
     async def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
         number = await self.scope(scope)
