@@ -175,6 +175,39 @@ async def test_a_server_that_ends_in_the_middle_of_a_call_cancels_nothing() -> N
             assert str(await agent.wait(tasks[0].id)) == "the plan is ready"
 
 
+async def test_a_client_of_the_old_era_that_loses_its_connection_cancels_nothing(caplog: Any) -> None:
+    """It sends the same request again, as it may: the call goes on, and is the same task."""
+    desk = Desk()
+    meta = {"progressToken": 1}
+    params = {"name": "plan", "arguments": {"text": "far"}, "_meta": meta}
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    async with (
+        served(desk.agent()) as url,
+        serve_endpoint(HttpEndpoint(agent_server(url))) as where,
+        streamable_http.create_mcp_http_client() as http,
+    ):
+        opened = await http.post(where, json=_INITIALIZE, headers=_ACCEPT)
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], **_ACCEPT}
+        began = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await http.post(where, json=began, headers=session)).status_code == 202
+        async with http.stream("POST", where, json=call, headers=session) as answer:
+            async for line in answer.aiter_lines():
+                if "reading maps" in line:
+                    break
+        again = asyncio.create_task(http.post(where, json=call, headers=session))
+        async with connect(url) as agent:
+            await until(lambda: _count(agent))
+            desk.go_on.set()
+            assert "the plan is ready" in (await again).text
+            assert await _count(agent) == 1
+    assert desk.runs == 1 and not desk.stopped.is_set()
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+async def _count(agent: Any) -> int:
+    return len([each async for each in agent.list()])
+
+
 async def test_a_form_of_the_new_era_is_answered_after_a_restart_and_once() -> None:
     desk = Desk()
     user = User({"answer": 2})
