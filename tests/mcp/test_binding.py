@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.client import streamable_http
+from mcp.client.auth.utils import extract_resource_metadata_from_www_auth
+from mcp.shared.auth import ProtectedResourceMetadata
 
 from dragoman import Agent, Turn, application, connect
-from dragoman.auth import ApiKey, Bearer, Holder, hashed
+from dragoman.auth import OIDC, ApiKey, Bearer, Holder, hashed
 from dragoman.model.task import TaskState
 from dragoman.observe.limit import Quota
 from dragoman.server.runtime import running
@@ -129,6 +131,40 @@ async def test_a_caller_without_credentials_is_refused_as_everywhere() -> None:
             session = {"mcp-session-id": opened.headers["mcp-session-id"], **_ACCEPT}
         async with streamable_http.create_mcp_http_client(headers={"Authorization": "Bearer t-bob"}) as http:
             assert (await http.post(f"{url}/mcp", json=_LIST, headers=session)).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/desk"])
+async def test_a_client_learns_who_gives_out_tokens(path: str) -> None:
+    agent = Agent(
+        "Private", "Private.", auth=[OIDC("https://login.example", audience="desk", scopes=["trips"])]
+    )
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        return "x"
+
+    async with (
+        running(agent.app(store="memory:", mcp=True, path=path)) as url,
+        streamable_http.create_mcp_http_client() as http,
+    ):
+        where = f"{url}{path.rstrip('/')}/mcp"
+        refused = await http.post(where, json=_INITIALIZE, headers=_ACCEPT)
+        assert refused.status_code == 401
+        metadata = extract_resource_metadata_from_www_auth(refused)
+        assert metadata is not None
+        described = ProtectedResourceMetadata.model_validate_json((await http.get(metadata)).content)
+        assert str(described.resource) == where
+        assert [str(each) for each in described.authorization_servers] == ["https://login.example"]
+        assert described.scopes_supported == ["trips"]
+
+
+async def test_an_agent_whose_tokens_come_from_nowhere_names_nobody() -> None:
+    async with (
+        running(private().app(store="memory:", mcp=True)) as url,
+        streamable_http.create_mcp_http_client() as http,
+    ):
+        assert "resource_metadata" not in (await http.post(f"{url}/mcp")).headers["www-authenticate"]
+        assert (await http.get(f"{url}/.well-known/oauth-protected-resource/mcp")).status_code == 404
 
 
 @pytest.mark.parametrize("location", ["header", "query"])

@@ -30,6 +30,8 @@ from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Handler
 
 PATH = "/mcp"
+RESOURCE_METADATA = f"/.well-known/oauth-protected-resource{PATH}"
+"""Where an MCP client learns who gives out tokens (RFC 9728); a refusal names it."""
 _CALLER = "dragoman.caller"
 """The key in a request's scope of what is passed on with its calls."""
 _QUERY, _CLIENT = ":query", ":client"
@@ -51,7 +53,11 @@ class McpBinding:
         self._methods: Mapping[str, Handler] = dict.fromkeys(("POST", "GET", "DELETE"), self._handle)
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
-        return self._methods if path in (PATH, f"{PATH}/") else None
+        if path in (PATH, f"{PATH}/"):
+            return self._methods
+        if path == RESOURCE_METADATA and _issuers(mount):
+            return {"GET": _describe_resource}
+        return None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return ()
@@ -68,7 +74,11 @@ class McpBinding:
             body = await exchange.body() if exchange.method == "POST" else b""
         except A2AError as error:
             text = msgspec.json.encode({"error": {"code": error.http, "message": error.message}})
-            await exchange.respond(error.http, text, (JSON, *mount.refusal(error, error.http)))
+            headers = [JSON, *mount.refusal(error, error.http)]
+            if error.http == 401 and _issuers(mount):
+                where = f"{exchange.base_url()}{mount.prefix}{RESOURCE_METADATA}"
+                headers.append((b"www-authenticate", f'Bearer resource_metadata="{where}"'.encode("latin-1")))
+            await exchange.respond(error.http, text, headers)
             return
         sessions = self._sessions.get(mount.prefix)
         if sessions is None:
@@ -134,6 +144,36 @@ class _CallerTransport(AsgiTransport):
         if self._certificate:
             scope["extensions"] = {"tls": {"client_cert_chain": [self._certificate]}}
         return scope
+
+
+def _issuers(mount: Mount) -> list[str]:
+    """The servers that give out tokens for an agent, as its card names them."""
+    found = []
+    for scheme in mount.current_card().security_schemes.values() if mount.authenticator is not None else ():
+        if (oidc := scheme.open_id_connect_security_scheme) is not None:
+            found.append(oidc.open_id_connect_url.removesuffix("/.well-known/openid-configuration"))
+        elif (oauth := scheme.oauth2_security_scheme) is not None and oauth.oauth2_metadata_url:
+            found.append(oauth.oauth2_metadata_url.replace("/.well-known/oauth-authorization-server", "", 1))
+    return found
+
+
+async def _describe_resource(exchange: Exchange, mount: Mount) -> None:
+    card = mount.current_card()
+    scopes = {
+        scope
+        for requirement in card.security_requirements
+        for names in requirement.schemes.values()
+        for scope in names.list
+    }
+    described = {
+        "resource": f"{exchange.base_url()}{mount.prefix}{PATH}",
+        "authorization_servers": _issuers(mount),
+        "bearer_methods_supported": ["header"],
+        "resource_name": card.name,
+    }
+    if scopes:
+        described["scopes_supported"] = sorted(scopes)
+    await exchange.respond(200, msgspec.json.encode(described))
 
 
 def _passed_on(exchange: Exchange, mount: Mount) -> dict[str, str]:
