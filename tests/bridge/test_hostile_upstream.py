@@ -36,7 +36,7 @@ from dragoman.model.task import TaskState
 from dragoman.push import guard as guard_module
 from dragoman.server.runtime import running
 from tests.bridge.bridging import Crew, crew_app
-from tests.raw import V1, post, rpc
+from tests.raw import V1, post, read, rpc
 from tests.waiting import elapse, forever, until
 
 ONCE = Policy(attempts=1, patience=0.1)
@@ -322,6 +322,17 @@ async def test_an_endless_stream_of_a_durable_task_ends_with_a_cancel_also_if_th
         await liar.left.wait()
 
 
+async def test_an_endless_stream_of_a_durable_task_does_not_fill_the_store() -> None:
+    async with behind_a_bridge(max_task_mb=1, timeout=2) as (liar, url):
+        liar.answer = endless
+        async with calling(f"{url}/durable") as caller:
+            begun = await caller.send("hi", wait=False)
+            reply = await caller.wait(begun.id)
+            assert reply.state is TaskState.FAILED
+        await liar.left.wait()
+        await until(lambda: "CancelTask" in [call["method"] for call in liar.calls])
+
+
 # --- tasks of others, and events after the end
 
 
@@ -356,7 +367,7 @@ async def test_a_subscription_to_one_task_shows_no_other() -> None:
     async with behind_a_bridge() as (liar, url):
         liar.says(stream([task("t2"), chunk("stolen", "t2"), status("COMPLETED", "t2")]))
         async with post(f"{url}/pass", rpc("SubscribeToTask", {"id": "t1"}), V1) as response:
-            body = (await response.reader.read()).decode()
+            body = (await read(response)).decode()
         assert "stolen" not in body and "INVALID_AGENT_RESPONSE" in body
 
 

@@ -5,6 +5,7 @@ The table in the document is read. A row without a test fails, and so does a tes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dragoman import Agent, connect
+from dragoman import Agent, Turn, connect
 from dragoman.client.routes import AgentRoute, RoutedPeer
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.dialects import cards, errors, select
@@ -491,16 +492,26 @@ async def test_a_tenant_that_a_version_cannot_name_is_refused(name: str) -> None
 
 
 @row("answer before the task stops")
-@over(*FIRST, "arbiter")
-def test_a_caller_of_the_first_versions_cannot_ask_for_an_answer_at_once(wire: Wire) -> None:
+@pytest.mark.parametrize("version", [*FIRST, "arbiter"])
+async def test_a_client_does_not_wait_for_an_agent_that_cannot_be_asked_not_to(version: str) -> None:
+    gate = asyncio.Event()
+    slow = Agent("Slow", description="Waits for a gate")
+
+    @slow.skill
+    async def wait(turn: Turn) -> str:
+        """Waits."""
+        await turn.status("waiting")
+        await gate.wait()
+        return "done"
+
+    async with connect(slow, version=version) as client:
+        begun = await client.send("hi", wait=False)
+        assert begun.state in (TaskState.SUBMITTED, TaskState.WORKING)
+        gate.set()
+        assert (await client.wait(begun.id)).text == "done"
     request = sent(Message("hi", task_id="t", context_id="c"), return_immediately=True)
-    written = msgspec.json.decode(select.by_name(wire.name).write_request(ops.SEND, request))
-    assert select.by_name(wire.name).always_waits
-    if wire.name in FIRST:
-        assert (
-            "configuration" not in written
-            and not wire.send(ops.SEND, request).configuration.return_immediately
-        )
+    written = msgspec.json.decode(select.by_name(version).write_request(ops.SEND, request))
+    assert select.by_name(version).always_waits and (version == "arbiter" or "configuration" not in written)
 
 
 @row("no history")
