@@ -13,6 +13,7 @@ from dragoman.bridge.settings import one_route
 from dragoman.client import Client, connect
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
+from dragoman.model.ops import SendMessage
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
 from dragoman.server.app import App
 from dragoman.server.application import application
@@ -23,8 +24,9 @@ class Crew:
     """The agent. `seen` are the messages that it got, in order; `gate` holds back the skill `slow`."""
 
     def __init__(self, **options: Any) -> None:
-        self.agent = Agent("Crew", description="Does what it is told", **options)
+        self.agent = Agent("Crew", description="Does what it is told", authorize=self._accept, **options)
         self.seen: list[Message] = []
+        self.accepted: list[Message] = []
         self.depths: list[int] = []
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
@@ -110,6 +112,15 @@ class Crew:
         async def fail(turn: Turn) -> None:
             """Fails."""
             raise InvalidParams("it broke")
+
+    def _accept(self, principal: Any, request: Any) -> bool:
+        if isinstance(request, SendMessage):
+            self.accepted.append(request.message)
+        return True
+
+    def delivered(self, text: str) -> bool:
+        """True if the server of the agent has this message, whether the agent has seen it or not."""
+        return any(message.text == text for message in self.accepted)
 
     def _note(self, turn: Turn) -> None:
         self.seen.append(turn.mail.message)

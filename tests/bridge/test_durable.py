@@ -232,18 +232,21 @@ async def test_two_bridges_that_call_each_other_end(mode: str) -> None:
                 assert len([task async for task in client.list()]) == 1 + 5
 
 
-async def test_a_message_that_comes_after_the_agents_task_has_ended_does_not_change_how_it_ended(
-    crew: Crew, client: Client
-) -> None:
-    reply = await client.send("go", skill="slow", wait=False)
-    await crew.begun.wait()
-    late = await client.send("and this", task=reply.id, wait=False)  # it waits for the end of the turn
-    assert late.id == reply.id
-    crew.gate.set()
-    task = (await client.wait(reply.id)).task
-    assert task is not None
-    assert task.state is TaskState.COMPLETED
-    assert task.text == "before after"
+@pytest.mark.parametrize("stranger", [False, True], ids=["dragoman", "stranger"])
+async def test_a_message_for_a_task_that_works_is_passed_on_at_once(crew: Crew, stranger: bool) -> None:
+    async with bridged(crew_app(crew), stranger=stranger) as (url, _), connect(url) as client:
+        reply = await client.send("go", skill="slow", wait=False)
+        await crew.begun.wait()
+        assert (await client.send("and this", task=reply.id, wait=False)).id == reply.id
+        await until(lambda: crew.delivered("and this"))  # while the first turn waits
+        assert not crew.gate.is_set()
+        crew.gate.set()
+        await until(lambda: len(crew.seen) == 2)
+        task = (await client.wait(reply.id)).task
+        assert task is not None
+        assert task.state is TaskState.COMPLETED
+    assert [message.text for message in crew.seen] == ["go", "and this"]
+    assert len({message.task_id for message in crew.seen}) == 1
 
 
 async def test_an_agent_that_does_not_stop_is_stopped(crew: Crew) -> None:

@@ -1,7 +1,7 @@
 """Mode `durable`: a task of our engine follows a task of the agent, and writes what that says into its own log.
 
-A message of our caller is one turn. The turn sends it to the agent, to the agent's task if there is one, and copies what
-comes back: artifacts chunk by chunk under their own ids, statuses with their messages, the end. The `child` record says
+A message of our caller is one turn. The turn sends it to the agent, to the agent's task if there is one. A message that comes
+while the agent works is passed on at once, in the same turn. The turn copies what comes back: artifacts chunk by chunk under their own ids, statuses with their messages, the end. The `child` record says
 which task of the agent it is. So everything that our engine does for a task it does for this one: numbered events,
 idempotency, lists, push, history.
 
@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from hashlib import blake2b, sha256
 from typing import Any
@@ -34,7 +34,7 @@ from dragoman.client.deduplicate import missed_events
 from dragoman.client.retry import can_repeat
 from dragoman.engine.delegate import Outcome, cancel_child, make_call, seconds_to_wait
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import PIECE_BYTES, Child, Record, Snapshot, Step
+from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, Step
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import (
     A2AError,
@@ -49,6 +49,7 @@ from dragoman.errors import (
     Unreachable,
     UnsupportedOperation,
     VersionNotSupported,
+    keep_going,
 )
 from dragoman.model.content import NOTHING, Message, Role
 from dragoman.model.fold import Fold
@@ -69,6 +70,8 @@ logger = logging.getLogger("dragoman.bridge")
 
 KEY = "call/upstream"
 """What the call of a turn is recorded under."""
+FORWARDED = "bridge/forwarded/"
+"""Begins the keys of steps that say which messages were passed on to the agent's task while it worked."""
 SENT = "bridge/sent"
 """The step that says whether the message of a turn may have been sent."""
 _TRUE = msgspec.Raw(b"true")
@@ -133,13 +136,31 @@ class _Follower:
         self._progress = False
         self._bytes = 0
         """Of the records that this run wrote."""
+        self._named = asyncio.Event()
+        """The agent has named its task."""
+        if self._child is not None:
+            self._named.set()
+        self._forwarding: asyncio.Task[None] | None = None
+        self._mail_came = self._refused_mail = self._answered = False
 
     async def run(self) -> None:
+        try:
+            with self._journal.listen(self._on_wake):
+                if self._journal.loaded.mails[-1][0] > self._record.read:
+                    self._on_wake(())
+                await self._follow()
+        finally:
+            if self._forwarding is not None:
+                self._forwarding.cancel()
+
+    async def _follow(self) -> None:
         record = self._record
         attempt, since = 0, time.monotonic()
         while True:
             try:
                 await self._read()
+                if await self._was_answered():
+                    continue
                 break
             except CallerAway as error:
                 if not await self._wait_for_caller():
@@ -221,13 +242,77 @@ class _Follower:
             seconds = min(0.2 * 2 ** min(attempt - 1, 8), 5.0)
         return seconds
 
+    # -- messages that come meanwhile --------------------------------------------------------------------------
+
+    def _on_wake(self, records: Sequence[Record]) -> None:
+        """The log got something that we have not written: perhaps a message for the same task."""
+        if records:
+            return
+        self._mail_came = True
+        if self._forwarding is None or self._forwarding.done():
+            self._forwarding = asyncio.create_task(self._forward_mail())
+
+    async def _forward_mail(self) -> None:
+        """Send what comes while the agent works to its task, at once. What it refuses is for the next turn."""
+        await self._named.wait()
+        record = self._record
+        while self._mail_came and not self._refused_mail:
+            self._mail_came = False
+            with keep_going(logger, f"task {record.task_id}: a message could not be passed on", A2AError):
+                snapshot = await self._journal.log.load(record.task_id)
+                for seq, mail in snapshot.mails:
+                    if seq > record.read:
+                        self._refused_mail = True  # unless it works
+                        await self._forward(seq, mail)
+                        self._refused_mail = False
+
+    async def _forward(self, seq: int, mail: Mail) -> None:
+        record, child = self._record, self._child
+        assert child is not None
+        call = self._call_for(seq)
+        message = replace(mail.message, task_id=child.task, context_id=child.context)
+        request = SendMessage(
+            message=message,
+            metadata=mail.metadata,
+            configuration=Configuration(
+                accepted_output_modes=mail.accepted_output_modes, return_immediately=True
+            ),
+        )
+        sent = False
+        if record.resumed and not self._upstream.deduplicates:  # the run before this one may have sent it
+            task: Task = await self._upstream.call(call, _get(child))
+            sent = any(_is_same(each, message) for each in task.history)
+        if not sent:
+            await self._upstream.call(call, request)
+        step = record.steps[f"{FORWARDED}{seq}"] = Step(key=f"{FORWARDED}{seq}", value=_TRUE, mail=seq)
+        record.read = max(record.read, seq)
+        self._journal.put(Record("step", step))
+        self._answered = True
+
+    async def _was_answered(self) -> bool:
+        """True if the agent asked, and a message that was passed on meanwhile may be the answer: its task goes on."""
+        if self._forwarding is not None and self._child is not None:
+            await asyncio.wait([self._forwarding])
+        answered, self._answered = self._answered, False
+        if not answered or self._end is None or self._end[0].state.terminal:
+            return False
+        self._end = None
+        return True
+
+    def _call_for(self, seq: int) -> Call:
+        """The call that sends the message at `seq`. Its key is the same whoever sends it, and no other message has it."""
+        record, scope = self._record, self._record.scope
+        identity = (scope.tenant, scope.agent, scope.owner, record.task_id, KEY, seq)
+        call = make_call(record, scope, KEY, self._trace, record.mail.extensions)
+        return replace(call, idempotency_key=sha256(msgspec.json.encode(identity)).hexdigest()[:32])
+
     # -- reading -----------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         """Read what the agent says, from the message or from where we are, and write it."""
         record, upstream = self._record, self._upstream
         await upstream.card()  # connects: what kind of server it is decides how to go on
-        call = make_call(record, record.scope, KEY, self._trace, record.mail.extensions)
+        call = self._call_for(record.begins_at)
         if self._child is None and self._may_have_sent and not upstream.deduplicates:
             self._take_child(*await self._find_sent_task(call))
         if self._child is not None:
@@ -282,7 +367,10 @@ class _Follower:
 
     async def _resume(self, call: Call, child: Child) -> AsyncGenerator[StreamResponse, None]:
         request: SubscribeToTask = SubscribeToTask(id=child.task)
-        if child.after and self._upstream.deduplicates:
+        forwarded = any(
+            key.startswith(FORWARDED) for key in self._record.steps
+        )  # an old question is not the end
+        if child.after and self._upstream.deduplicates and not forwarded:
             await self._load_recorded()
             call = replace(call, after=child.after)
         else:
@@ -430,6 +518,7 @@ class _Follower:
             raise InvalidAgentResponse("the agent sent an event without a task id")
         self._child = Child(key=KEY, peer=self._peer, task=task, context=context, after=after)
         self._record.children[KEY] = self._child
+        self._named.set()
         self._journal.put(Record("child", self._child))
 
     def _put(self, kind: str, event: Event) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log
@@ -79,6 +79,10 @@ class Journal:
             self.loaded = self.loaded.after(self._unfolded)
             self._unfolded, self._unfolded_bytes = [], 0
         return self.loaded.share()
+
+    def listen(self, heard: Callable[[Sequence[Record]], None]) -> AbstractContextManager[object]:
+        """Call `heard` with what is added to the log: by us, with the records; by others, such as mail, with none."""
+        return self._bus.listen(topic(self.lease.scope, self.lease.task), heard)
 
     def change(self, record: Record) -> Record:
         """A record that peers see, as the extensions of the agent make it."""

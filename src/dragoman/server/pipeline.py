@@ -194,7 +194,10 @@ async def _extended_card(bound: BoundCall, dialect: Dialect, call: Call, request
 
 def _extensions(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
     """The extensions that are active: those that the caller asked for and the agent has."""
-    known = {extension.uri for extension in mount.current_card().capabilities.extensions}
+    try:
+        known = {extension.uri for extension in mount.current_card().capabilities.extensions}
+    except A2AError:  # a bridge that has not reached the agent yet
+        return mount.marks
     active = ", ".join(uri for uri in call.extensions if uri in known)
     return (*mount.marks, (dialect.extensions_header, active.encode("latin-1"))) if active else mount.marks
 
