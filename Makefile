@@ -74,7 +74,7 @@ bench: $(READY) ## measure against a2a-sdk 1.3.0 and fasta2a 2.1.1, side by side
 	@$(BIN)/python -m bench.run $(ARGS)
 	@$(BIN)/python -m bench.client
 
-interop: $(READY) ## install other people's A2A libraries and talk with them
+interop: $(READY) model ## install other people's A2A libraries and talk with them
 	@$(BIN)/python -m tests.interop.environments all
 	$(BIN)/python -m pytest tests/interop -m interop --write-matrix docs/interop.md $(ARGS)
 

@@ -28,9 +28,9 @@ PYTHON = {
     "mcp-servers-python": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
 }
 FRAMEWORKS = {
-    "langgraph": ("langgraph==1.2.20", "langchain==1.4.7"),
-    "pydantic-ai": ("pydantic-ai-slim==2.66.0",),
-    "openai-agents": ("openai-agents==0.24.0",),
+    "langgraph": ("langgraph==1.2.20", "langchain==1.4.7", "langchain-openai", "xllamacpp"),
+    "pydantic-ai": ("pydantic-ai-slim[openai]==2.66.0", "xllamacpp"),
+    "openai-agents": ("openai-agents==0.24.0", "xllamacpp"),
     "google-adk": ("google-adk==2.13.0",),
     "agent-framework": ("agent-framework-core==1.23.0",),
     "strands": ("strands-agents==1.62.0",),
