@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.protocols import AuditEntry, Store
+from dragoman.engine.protocols import AuditEntry, RegisteredAgent, Store
 from dragoman.errors import Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks, Scope
@@ -79,6 +79,8 @@ async def opened(url: str) -> Store:
 async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> None:
     old = await opened(f"sqlite:///{path}")
     await fill(old)
+    money = RegisteredAgent(tenant="acme", name="money", url="https://m.example", due=7.0, body=b'{"x":1}')
+    assert await old.catalogue.register(money, limit=10)
     before = {
         (scope, s.task_id): (folded(s), list(await old.scope(scope).read(s.task_id)))
         for scope in (ADA, BOB)
@@ -92,6 +94,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
 
     new = await opened(url)
     await new.join("n2", ttl=60)
+    assert list(await new.catalogue.registered()) == [money]
     for (scope, task), (state, records) in before.items():
         log = new.scope(scope)
         assert folded(await log.load(task)) == state
