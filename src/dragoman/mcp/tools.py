@@ -20,6 +20,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -477,8 +478,7 @@ class _Call:
 
     async def _send(self, connection: McpConnection) -> Any:
         """The library's `CallToolResult` or `InputRequiredResult`. We check the result ourselves."""
-        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, InputRequiredResult
-        from pydantic import TypeAdapter
+        from mcp.types import CallToolRequest, CallToolRequestParams
 
         params = CallToolRequestParams(
             name=self._tool.original,
@@ -487,11 +487,10 @@ class _Call:
             request_state=self._state,
             _meta=self._meta or None,
         )
-        answers: Any = TypeAdapter(CallToolResult | InputRequiredResult)
         try:
             async with connection.used():
                 return await connection.client.session.send_request(
-                    CallToolRequest(params=params), answers, progress_callback=self._on_progress
+                    CallToolRequest(params=params), _answers(), progress_callback=self._on_progress
                 )
         finally:
             connection.calls.remove(self)
@@ -622,6 +621,15 @@ class _Call:
         self._responses, self._state, self._round = responses or None, round.state, self._round + 1
         self._refused = False
         return None
+
+
+@cache
+def _answers() -> Any:
+    """What the library reads the answer to a call with."""
+    from mcp.types import CallToolResult, InputRequiredResult
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(CallToolResult | InputRequiredResult)
 
 
 def _pool() -> McpPool:
