@@ -25,7 +25,7 @@ from dragoman.observe.shared_quota import (
     lease_slots,
     lease_tokens,
 )
-from tests.conformance.conftest import STORES, Clock
+from tests.conformance.conftest import Clock
 from tests.waiting import until
 
 SLOW = 1e-6
@@ -321,7 +321,3 @@ async def test_a_store_that_does_not_answer_holds_nobody_up(
         with pytest.raises(Unavailable):
             await node.take("k", 1.0, 1)
         await node.close()
-
-
-def test_every_store_is_tested() -> None:
-    assert {"memory", "sqlite"} <= set(STORES)
