@@ -104,6 +104,12 @@ class Postgres:
                 self.forward(-self._ahead)
         return self.url
 
+    def database(self, name: str) -> str:
+        """The url of a database of its own, which is made when it is asked for first."""
+        if not self.execute(f"select 1 from pg_database where datname = '{name}'")[0]:
+            self.execute(f"create database {name}")
+        return self.url.replace("/postgres?", f"/{name}?")
+
     def forward(self, seconds: float) -> None:
         """Put the database's clock forward."""
         self._ahead += seconds

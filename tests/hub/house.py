@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -15,6 +18,7 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model, Prompt
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.tenants import Tenant
+from tests import postgres
 from tests.hub.scripted import Scripted, ScriptedModel
 from tests.server.wire import Answer, open_request
 
@@ -83,11 +87,13 @@ async def house(
     """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again."""
     given = model or ScriptedModel(replies)
     data = str(folder) if folder is not None else "/nonexistent/dragoman"
+    if url := _postgres(folder):
+        settings["store"] = os.environ["DRAGOMAN_STORE"] = url  # the command line finds it there
     hub, app = application(
         Settings(admin_token=ADMIN, drain=0.0, data=data, **settings),
         model=given,
         code=code,
-        store="" if folder is not None else "memory:",
+        store="" if url or folder is not None else "memory:",
     )
     await app.start()
     try:
@@ -95,6 +101,19 @@ async def house(
     finally:
         async with asyncio.timeout(10):
             await app.stop()
+
+
+_houses = count()
+
+
+def _postgres(folder: Any) -> str:
+    """The database of a hub, if the suite runs on PostgreSQL; that of a folder stays."""
+    if os.environ.get("DRAGOMAN_TEST_HUB") != "postgresql":
+        return ""
+    name = (
+        f"hub_{next(_houses)}" if folder is None else f"hub_{sha256(str(folder).encode()).hexdigest()[:16]}"
+    )
+    return postgres.server().database(name)
 
 
 def events(answer: Answer) -> list[tuple[str, Any]]:

@@ -154,9 +154,9 @@ async def _commands(given: Settings) -> list[tuple[str, str]]:
 
 
 async def _tenants(given: Settings) -> list[tuple[str, str]]:
-    if not (given.folder / "hub.db").is_file():
+    if not given.store and not (given.folder / "hub.db").is_file():
         return []
-    database = open_database(given.folder / "hub.db")
+    database = open_database(given.tasks, given.folder)
     try:
         await database.open()
         tenants = Tenants(database)

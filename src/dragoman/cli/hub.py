@@ -67,6 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "port": "port to listen on; 0 takes a free one",
         "grpc_port": "also serve gRPC on this port (needs the extra grpc)",
         "data": "folder of the hub's databases and files",
+        "store": "postgresql://host/database, for several hubs; without it, SQLite files in --data",
+        "bus": "nats://host: where the hubs of one store tell each other of news; without it, the store",
         "admin_token": "token of the administrator; better as the variable DRAGOMAN_ADMIN_TOKEN",
         "public_url": "URL of the hub in the cards; needed behind a proxy",
         "trusted_proxies": "network whose Forwarded headers are trusted; may be repeated",
@@ -157,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         hub, app = application(given, code=code, console=console.open if console else None)
         if hub.folder_lock is not None:
             hub.folder_lock.take()
-        asyncio.run(check_store(f"sqlite:///{given.folder / 'tasks.db'}"))
+        asyncio.run(check_store(given.tasks))
         tokens = asyncio.run(_prepare(hub, given, demo=args.demo is not None))
         if args.demo is not None:
             _write_tokens(given.folder / DEMO_FILE, tokens)

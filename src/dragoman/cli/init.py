@@ -46,6 +46,9 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
     parser.add_argument(
+        "--store", help="the hub's database, if it is not in its folder: postgresql://host/database"
+    )
+    parser.add_argument(
         "--tenant", default="default", help="the name of the first tenant (default: %(default)s)"
     )
     parser.set_defaults(run=run)
@@ -55,7 +58,7 @@ async def run(args: argparse.Namespace) -> int:
     """What is there already is left alone."""
     given = read(args)
     _write(given)
-    database = open_database(given.folder / "hub.db")
+    database = open_database(given.tasks, given.folder)
     try:
         await database.open()
         tenants = Tenants(database)

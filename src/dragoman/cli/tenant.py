@@ -45,16 +45,20 @@ def register(commands: Any) -> None:
                 "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
             )
         each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
+        each.add_argument(
+            "--store", help="the hub's database, if it is not in its folder: postgresql://host/database"
+        )
         each.set_defaults(run=run, work=work)
 
 
 async def run(args: argparse.Namespace) -> int:
     work: Callable[[Tenants, argparse.Namespace], Awaitable[None]] = args.work
-    folder = read(args).folder
-    if work is not _add and not (folder / "hub.db").is_file():
+    given = read(args)
+    folder = given.folder
+    if work is not _add and not given.store and not (folder / "hub.db").is_file():
         print(f"dragoman: there is no hub in {folder}: `dragoman init` creates one", file=sys.stderr)
         return 1
-    database = open_database(folder / "hub.db")
+    database = open_database(given.tasks, folder)
     try:
         await database.open()
         await work(Tenants(database), args)

@@ -119,8 +119,8 @@ class HubConsole:
             tenant = await hub.tenants.current(int(scope.tenant))
             if tenant is None or tenant.disabled:
                 raise Conflict("the tenant is disabled")
-            hub.quotas.take_token(tenant)
-            hub.quotas.reserve(tenant, scope.agent, task, via=A2A)
+            await hub.quotas.take_token(tenant)
+            await hub.quotas.reserve(tenant, scope.agent, task, via=A2A)
             try:
                 yield
             except BaseException:

@@ -58,6 +58,7 @@ from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import BraveSearch
 from dragoman.model.byte_budget import ByteBudget
+from dragoman.observe.shared_quota import SharedQuota
 from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
@@ -97,10 +98,10 @@ def application(
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     reach = ExternalServices(settings, metrics)
     residence = _Residence(model, reach)
-    tasks = store or f"sqlite:///{settings.folder / 'tasks.db'}"
-    opened, bus = open_store(tasks), open_bus(tasks)
+    tasks = store or settings.tasks
+    opened, bus = open_store(tasks), open_bus(settings.bus or tasks)
     database = open_database(tasks, settings.folder)
-    on_postgres = tasks.startswith(("postgresql:", "postgres:"))
+    counter = SharedQuota(opened.quotas) if opened.quotas.spans_machines else None
     hub = Hub(
         database,
         opened,
@@ -109,7 +110,10 @@ def application(
         code=code,
         index=replace(INDEX, model=settings.index_model),
         quotas=Quotas(
-            max_running=settings.max_concurrent, per_minute=settings.rate_per_min, burst=settings.rate_burst
+            max_running=settings.max_concurrent,
+            per_minute=settings.rate_per_min,
+            burst=settings.rate_burst,
+            shared=counter,
         ),
         remotes=reach.remotes,
         peers=ConnectedPeers(),
@@ -117,7 +121,7 @@ def application(
         fetcher=reach.fetcher,
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
         push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
-        folder=None if store == "memory:" or on_postgres else settings.folder,
+        folder=settings.folder if tasks.startswith("sqlite:") else None,
         **engine,
     )
     residence.open(hub)
@@ -142,6 +146,8 @@ def application(
             retention.start()
 
     async def stop() -> None:
+        if counter is not None:
+            await counter.close()
         await retention.stop()
         await scheduler.stop()
         await hub.stop(settings.drain)

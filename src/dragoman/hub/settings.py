@@ -21,7 +21,7 @@ from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
 PREFIX = "DRAGOMAN_"
-SECRET = ("admin_token", "metrics_token", "push_seal", "search_key")
+SECRET = ("admin_token", "bus", "metrics_token", "push_seal", "search_key", "store")
 KEYS = {
     "OPENAI_API_KEY": "openai/gpt-4o-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-3-5-haiku-latest",
@@ -48,6 +48,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Serve gRPC there; 0 takes a free port. Needs the extra `grpc`."""
     data: str = "~/.dragoman"
     """The folder of tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
+    store: str = ""
+    """`postgresql://host/database`: tasks and tables are there, for any number of hubs; empty: in SQLite files in `data`."""
+    bus: str = ""
+    """`nats://host`: where the hubs of one store tell each other of news; empty: the store."""
     admin_token: str = ""
     public_url: str = ""
     """The hub's URL in cards; required behind a proxy."""
@@ -112,6 +116,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def folder(self) -> Path:
         return Path(self.data).expanduser()
 
+    @property
+    def tasks(self) -> str:
+        """The URL of the task store."""
+        return self.store or f"sqlite:///{self.folder / 'tasks.db'}"
+
     def describe(self) -> dict[str, Any]:
         """The settings without secrets."""
         values = msgspec.structs.asdict(self)
@@ -137,6 +146,10 @@ def settings(
         (FLAG, {name: value for name, value in (flags or {}).items() if value is not None}),
     ):
         out = _with(out, values, source)
+    if out.store and not out.store.startswith(("postgresql://", "postgres://")):
+        raise InvalidSetting(
+            "the store of a hub is postgresql://host/database; without one, its SQLite files are in its folder (--data)"
+        )
     if not out.model and find_spec("any_llm") is not None:
         out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
     return out

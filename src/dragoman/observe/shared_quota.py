@@ -221,6 +221,7 @@ class SharedQuota:
         share = self._tokens.get(key)
         if share is None:
             share = self._tokens[key] = _Tokens(rate, burst)
+        share.rate, share.burst = rate, burst  # an operator may change them
         if self._take_held(share):
             return 0.0
         share.need += 1
@@ -239,6 +240,7 @@ class SharedQuota:
         share = self._slots.get(key)
         if share is None:
             share = self._slots[key] = _Slots(limit)
+        share.limit = limit
         if self._enter_held(share):
             return True
         async with share.lock:
@@ -255,6 +257,14 @@ class SharedQuota:
                     await asyncio.sleep(_RETRY_SECONDS)
             share.full_until = time.monotonic() + _REFUSE_SECONDS
         return False
+
+    def enter_anyway(self, key: str, limit: int) -> None:
+        """Begin an operation that was accepted before, perhaps by a node that died. It counts even if it is one too many."""
+        share = self._slots.get(key)
+        if share is None:
+            share = self._slots[key] = _Slots(limit)
+        share.active += 1
+        self._sweep_soon(now=True)
 
     def leave(self, key: str) -> None:
         share = self._slots[key]
@@ -391,8 +401,8 @@ class SharedQuota:
         for key, slots in list(self._slots.items()):
             if slots.idle:
                 del self._slots[key]
-            elif slots.slots and not slots.lock.locked():
+            elif (slots.slots or slots.active) and not slots.lock.locked():
                 due = now > slots.until - SLOT_SECONDS * 2 / 3
-                if slots.slots > slots.wanted or due:
+                if slots.slots > slots.wanted or slots.active > slots.slots or due:
                     async with slots.lock:
                         await self._lease_slots(key, slots, slots.wanted)

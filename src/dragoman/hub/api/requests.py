@@ -155,8 +155,9 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
         advisor = Advisor(model=check.advisor_model, mode="gate", prompt=check.prompt)
         calls = [check.tool_summary] if check.tool_summary else []
         prompt = gate_prompt(advisor, check.original_task, check.terminating_text, calls)
-        with hub.admission.admit_call(request.tenant, "gate"), on_behalf_of(request.tenant):
-            reply = await respond(model, prompt)
+        async with hub.admission.admit_call(request.tenant, "gate"):
+            with on_behalf_of(request.tenant):
+                reply = await respond(model, prompt)
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
         verdict = read_verdict(reply.text, advisor)

@@ -36,6 +36,7 @@ from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, SendMessage
+from dragoman.observe.shared_quota import SharedQuota
 
 Key = tuple[str, str]
 """An agent and a task. Callers of A2A 0.1 choose task ids, so two agents may have the same one."""
@@ -53,6 +54,8 @@ class RunningTask(Struct):
     conversation: int = 0
     via: str = ""
     at: int = field(default_factory=lambda: int(time.time()))
+    slot: str = ""
+    """What `leave` needs, if the task is counted over all hubs."""
 
 
 class Bucket(Struct):
@@ -63,46 +66,63 @@ class Bucket(Struct):
 
 
 class Quotas:
-    """Limits of requests per tenant; 0: no limit."""
+    """Limits of requests per tenant; 0: no limit. `shared` counts over all hubs of a store."""
 
-    def __init__(self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_running: int = 0,
+        per_minute: int = 0,
+        burst: int = 0,
+        shared: SharedQuota | None = None,
+    ) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
+        self._shared = shared
         self._running: dict[str, dict[Key, RunningTask]] = {}
         self._buckets: dict[int, Bucket] = {}
 
     # -- rate --------------------------------------------------------------------------------------------------
 
-    def take_token(self, tenant: Tenant) -> None:
+    async def take_token(self, tenant: Tenant) -> None:
         """Count one request. Raises `RateLimited`."""
         rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
         if not rate:
             return
         room = float(self.burst or rate)
+        if self._shared is not None:
+            wait = await self._shared.take(self._shared.key("hub rate", tenant.key), rate / 60, int(room))
+            if wait > 0:
+                raise _too_many(wait)
+            return
         now = time.monotonic()
         bucket = self._buckets.setdefault(tenant.id, Bucket(room, now))
         bucket.left = min(room, bucket.left + (now - bucket.at) * rate / 60)
         bucket.at = now
         if bucket.left < 1:
-            raise RateLimited(
-                "too many requests; try again later",
-                metadata={"reason": "rate_limit"},
-                retry_after=(1 - bucket.left) * 60 / rate,
-            )
+            raise _too_many((1 - bucket.left) * 60 / rate)
         bucket.left -= 1
 
     # -- concurrency ----------------------------------------------------------------------------------------------
 
-    def reserve(self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = "") -> None:
+    async def reserve(
+        self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = ""
+    ) -> None:
         """Reserve a slot for a task. Raises `RateLimited`."""
-        most = self.max_running if tenant.max_running is None else tenant.max_running
-        running = self._running.setdefault(tenant.key, {})
-        if most and sum(each.asked for each in running.values()) >= most:
+        most, slot = self._most(tenant), ""
+        if most and self._shared is not None:
+            slot = self._shared.key("hub slots", tenant.key)
+            free = await self._shared.enter(slot, most)
+        else:
+            free = not most or sum(each.asked for each in self.of(tenant.key).values()) < most
+        if not free:
             raise RateLimited(
                 f"{most} requests are running already; try again when one has ended",
                 metadata={"reason": "concurrent_request_limit"},
                 retry_after=RETRY_SECONDS,
             )
-        running[agent, task] = RunningTask(True, tenant.generation, conversation=conversation, via=via)
+        self._drop(tenant.key, (agent, task))
+        entry = RunningTask(True, tenant.generation, conversation=conversation, via=via, slot=slot)
+        self._running.setdefault(tenant.key, {})[agent, task] = entry
 
     def release(self, tenant: str, agent: str, task: str) -> None:
         """Free the slot of a task that did not start."""
@@ -112,8 +132,13 @@ class Quotas:
 
     @contextmanager
     def running(self, tenant: Tenant, agent: str, task: str, *, asked: bool) -> Iterator[None]:
-        new = RunningTask(asked, tenant.generation)
-        entry = self._running.setdefault(tenant.key, {}).setdefault((agent, task), new)
+        known = self._running.setdefault(tenant.key, {})
+        if (entry := known.get((agent, task))) is None:
+            entry = known[agent, task] = RunningTask(asked, tenant.generation)
+            most = self._most(tenant)
+            if asked and most and self._shared is not None:  # a node died, and the task goes on here
+                entry.slot = self._shared.key("hub slots", tenant.key)
+                self._shared.enter_anyway(entry.slot, most)
         entry.begun, entry.generation = True, tenant.generation
         try:
             yield
@@ -127,9 +152,14 @@ class Quotas:
     def counts(self) -> dict[str, int]:
         return {tenant: sum(each.asked for each in tasks.values()) for tenant, tasks in self._running.items()}
 
+    def _most(self, tenant: Tenant) -> int:
+        return self.max_running if tenant.max_running is None else tenant.max_running
+
     def _drop(self, tenant: str, key: Key) -> None:
         tasks = self._running.get(tenant, {})
-        tasks.pop(key, None)
+        entry = tasks.pop(key, None)
+        if entry is not None and entry.slot and self._shared is not None:
+            self._shared.leave(entry.slot)
         if not tasks:
             self._running.pop(tenant, None)
 
@@ -138,13 +168,13 @@ class Admission:
     def __init__(self, tenants: Tenants, catalogue: Catalogue, quotas: Quotas, metrics: HubMetrics) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
 
-    @contextmanager
-    def admit_call(self, tenant: Tenant, route: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def admit_call(self, tenant: Tenant, route: str) -> AsyncIterator[None]:
         """Count a call that starts no task against the limits. Raises `RateLimited`."""
         id = secrets.token_hex(8)
         try:
-            self._quotas.take_token(tenant)
-            self._quotas.reserve(tenant, "", id)
+            await self._quotas.take_token(tenant)
+            await self._quotas.reserve(tenant, "", id)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
@@ -179,12 +209,12 @@ class Admission:
         key = call.idempotency_key or ("" if native else _key(message))
         message = replace(message, metadata=_foreign(message.metadata))
         try:
-            self._quotas.take_token(tenant)
+            await self._quotas.take_token(tenant)
             if not message.task_id or call.names_tasks:
                 message = _named(message)
                 call = replace(call, names_tasks=True)
             if (agent, message.task_id) not in self._quotas.of(tenant.key):
-                self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
+                await self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
@@ -196,6 +226,12 @@ class Admission:
             raise
         finally:
             self._quotas.release(tenant.key, agent, message.task_id)
+
+
+def _too_many(seconds: float) -> RateLimited:
+    return RateLimited(
+        "too many requests; try again later", metadata={"reason": "rate_limit"}, retry_after=seconds
+    )
 
 
 def _named(message: Message) -> Message:
