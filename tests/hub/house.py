@@ -22,6 +22,8 @@ from tests import postgres
 from tests.hub.scripted import Scripted, ScriptedModel
 from tests.server.wire import Answer, open_request
 
+ON_POSTGRES = os.environ.get("DRAGOMAN_TEST_HUB") == "postgresql"
+"""The suite runs on PostgreSQL: `make test-hub-postgres`."""
 ADMIN = "adm_" + "0" * 64
 
 SCOUT = {"id": "scout", "name": "Scout", "role": "research-analyst", "goal": "find things out"}
@@ -108,7 +110,7 @@ _houses = count()
 
 def _postgres(folder: Any) -> str:
     """The database of a hub, if the suite runs on PostgreSQL; that of a folder stays."""
-    if os.environ.get("DRAGOMAN_TEST_HUB") != "postgresql":
+    if not ON_POSTGRES:
         return ""
     name = (
         f"hub_{next(_houses)}" if folder is None else f"hub_{sha256(str(folder).encode()).hexdigest()[:16]}"

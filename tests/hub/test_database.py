@@ -13,7 +13,7 @@ from dragoman.errors import Unavailable
 from dragoman.hub.store.database import Database, MissingReference, Transaction, open_database
 from dragoman.hub.store.sqlite import SqliteTables
 from dragoman.hub.store.tenants import Tenants
-from tests.hub.house import House, house
+from tests.hub.house import ON_POSTGRES, House, house
 
 
 async def fill(hub: House) -> None:
@@ -21,6 +21,7 @@ async def fill(hub: House) -> None:
     await hub.hub.database.change("pragma max_page_count = 1")  # as many as there are, that is
 
 
+@pytest.mark.skipif(ON_POSTGRES, reason="a limit of a SQLite file")
 async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
     async with house(["/mem write " + "x" * 100_000, "Ok."]) as hub:
         acme = await hub.tenant("acme")

@@ -12,7 +12,7 @@ import pytest
 from dragoman.hub.agents.routing import matches_glob
 from dragoman.hub.api.routes import ADMIN
 from dragoman.server.runtime import running
-from tests.hub.house import Caller, House, house
+from tests.hub.house import ON_POSTGRES, Caller, House, house
 
 HUGE = 2**70
 
@@ -249,7 +249,7 @@ async def exchanged(url: str, token: str, method: str, target: str) -> bytes:
 async def test_events_of_a_task_with_an_odd_id_are_read_and_its_headers_are_sound() -> None:
     async with house(lambda prompt: "Well.") as home, running(home.app) as url:
         ada = await home.tenant("ada")
-        for id in ODD:
+        for id in ODD if not ON_POSTGRES else [id for id in ODD if "\0" not in id]:  # PostgreSQL has no NUL
             said = {"id": id, "message": {"role": "user", "parts": [{"type": "text", "text": "go"}]}}
             assert (await ada.rpc("index", "tasks/send", said)).json["result"]["id"] == id
             for end, has in (

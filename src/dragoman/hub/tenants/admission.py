@@ -111,6 +111,8 @@ class Quotas:
         most, slot = self._most(tenant), ""
         if most and self._shared is not None:
             slot = self._shared.key("hub slots", tenant.key)
+            for each in self.of(tenant.key).values():
+                self._count(each, slot, most)  # those that began when the tenant had no limit
             free = await self._shared.enter(slot, most)
         else:
             free = not most or sum(each.asked for each in self.of(tenant.key).values()) < most
@@ -136,9 +138,8 @@ class Quotas:
         if (entry := known.get((agent, task))) is None:
             entry = known[agent, task] = RunningTask(asked, tenant.generation)
             most = self._most(tenant)
-            if asked and most and self._shared is not None:  # a node died, and the task goes on here
-                entry.slot = self._shared.key("hub slots", tenant.key)
-                self._shared.enter_anyway(entry.slot, most)
+            if most and self._shared is not None:  # a node died, and the task goes on here
+                self._count(entry, self._shared.key("hub slots", tenant.key), most)
         entry.begun, entry.generation = True, tenant.generation
         try:
             yield
@@ -151,6 +152,12 @@ class Quotas:
 
     def counts(self) -> dict[str, int]:
         return {tenant: sum(each.asked for each in tasks.values()) for tenant, tasks in self._running.items()}
+
+    def _count(self, entry: RunningTask, slot: str, most: int) -> None:
+        """Count a task over all hubs, if it is not counted yet."""
+        if entry.asked and not entry.slot and self._shared is not None:
+            entry.slot = slot
+            self._shared.enter_anyway(slot, most)
 
     def _most(self, tenant: Tenant) -> int:
         return self.max_running if tenant.max_running is None else tenant.max_running
