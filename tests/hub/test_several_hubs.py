@@ -1,0 +1,156 @@
+"""Several hubs on one PostgreSQL database: what one does holds for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dragoman.errors import Unavailable
+from dragoman.hub.assembly import application
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.settings import InvalidSetting, Settings, settings
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.schedules import Schedules
+from tests import postgres
+from tests.hub.house import ADMIN, SCOUT, Caller, House
+from tests.hub.scripted import ScriptedModel
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
+
+
+@asynccontextmanager
+async def hubs(replies: Any, *, n: int = 2, folder: Any, **options: Any) -> AsyncIterator[list[House]]:
+    """Hubs that share a database of their own and a model."""
+    url, model = postgres.server().database(f"hubs_{uuid4().hex}"), ScriptedModel(replies)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(n):
+            given = Settings(admin_token=ADMIN, drain=0.0, data=str(folder), store=url, **options)
+            hub, app = application(given, model=model)
+            await app.start()
+            stack.push_async_callback(app.stop)
+            opened.append(House(hub, app, model))
+        yield opened
+
+
+def at(house: House, caller: Caller) -> Caller:
+    """The same tenant, at another hub."""
+    return Caller(house.app, caller.token, caller.tenant)
+
+
+async def test_what_one_hub_stores_is_at_the_others_at_once(tmp_path: Any) -> None:
+    async with hubs(lambda prompt: "Found.", folder=tmp_path) as (one, two):
+        here = await one.tenant("acme")
+        there = at(two, here)
+        assert (await here("POST", "/v1/agents", SCOUT)).status == 201
+        said = await there.ask("look", "/v1/orchestrate", agent="scout")
+        assert said[-1][0] == "done" and said[-1][1]["ok"]
+        (listed,) = (await here("GET", "/v1/requests")).json["requests"]
+        assert listed["request_id"] == said[-1][1]["request_id"] and listed["agent_id"] == "scout"
+        talk = (await there("POST", "/v1/conversations", {})).json["id"]
+        await here.ask("hello", f"/v1/conversations/{talk}/messages")
+        told = (await there("GET", f"/v1/conversations/{talk}/messages")).json["messages"]
+        assert [each["content"] for each in told] == ["hello", "Found."]
+        await there("POST", "/v1/memory/entries", {"type": "user", "title": "Likes rivers"})
+        found = (await here("GET", "/v1/memory/entries?q=river")).json["entries"]
+        assert [each["title"] for each in found] == ["Likes rivers"]
+
+
+async def test_a_key_stands_for_one_request_at_all_hubs(tmp_path: Any) -> None:
+    async with hubs(lambda prompt: "Once.", folder=tmp_path) as houses:
+        acme = await houses[0].tenant("acme")
+        asked = [
+            at(houses[n % 2], acme)("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k")
+            for n in range(6)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert {answer.status for answer in answers} == {200}
+        assert len((await acme("GET", "/v1/requests")).json["requests"]) == 1
+        assert len(houses[0].model.prompts) == 1
+
+
+async def test_a_tenant_that_one_hub_disables_stops_at_the_others(tmp_path: Any) -> None:
+    async with hubs([("word\n", asyncio.Event())], folder=tmp_path) as (one, two):
+        acme = await one.tenant("acme")
+        live = at(two, acme).open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"word" in live.body)
+        changed = await one.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"disabled": True})
+        assert changed.status == 200
+        assert b"cancel" in (await live.end()).body
+        for house in (one, two):
+            assert (await at(house, acme)("GET", "/v1/requests")).status == 401
+
+
+async def test_the_limits_of_a_tenant_hold_over_all_hubs(tmp_path: Any) -> None:
+    hold = asyncio.Event()
+    replies = [("word\n", hold)] * 2 + ["fine"]
+    async with hubs(replies, folder=tmp_path, max_concurrent=2) as (one, two):
+        acme = await one.tenant("acme")
+        live = [at(house, acme).open("POST", "/v1/orchestrate", {"message": "go"}) for house in (one, two)]
+        for each in live:
+            await each.until(lambda each=each: b"word" in each.body)  # type: ignore[misc]
+        for house in (one, two):
+            refused = await at(house, acme)("POST", "/v1/orchestrate", {"message": "more"})
+            assert refused.status == 429 and "running already" in refused.json["error"]
+        hold.set()
+        for each in live:
+            await each.end()
+
+        async def accepted() -> bool:
+            return (await at(two, acme)("POST", "/v1/orchestrate", {"message": "now"})).status == 200
+
+        await until(accepted)
+
+
+async def test_the_rate_of_a_tenant_holds_over_all_hubs(tmp_path: Any) -> None:
+    async with hubs(lambda prompt: "ok", folder=tmp_path, rate_per_min=1, rate_burst=5) as houses:
+        acme = await houses[0].tenant("acme")
+        asked = [
+            at(houses[n % 2], acme)("POST", "/v1/orchestrate", {"message": f"go {n}"}) for n in range(12)
+        ]
+        states = [answer.status for answer in await asyncio.gather(*asked)]
+        assert states.count(200) <= 5 and states.count(429) == 12 - states.count(200) and 200 in states
+
+
+async def test_a_due_schedule_runs_once_however_many_hubs_look(tmp_path: Any) -> None:
+    async with hubs(lambda prompt: "Green.", n=3, folder=tmp_path) as houses:
+        acme = await houses[0].tenant("acme")
+        now = [1_900_000_000.0]
+        schedulers = [
+            Scheduler(house.hub, Schedules(house.hub.database, clock=lambda: now[0])) for house in houses
+        ]
+        await schedulers[0].schedules.add(acme.tenant.id, "index", "every 15 minutes", "look")
+        for _ in range(3):
+            now[0] += 900
+
+            async def over() -> bool:
+                await asyncio.gather(*(scheduler.run_due() for scheduler in schedulers))
+                runs = (await acme("GET", "/v1/runs")).json["runs"]
+                return bool(runs) and all(run["status"] == "succeeded" for run in runs)
+
+            await until(over)
+        runs = (await acme("GET", "/v1/runs")).json["runs"]
+        assert len({run["request_id"] for run in runs}) == len(runs) == 3
+        assert len(houses[0].model.prompts) == 3
+
+
+async def test_tables_of_a_newer_version_are_refused(tmp_path: Any) -> None:
+    url = postgres.server().database(f"hubs_{uuid4().hex}")
+    database = await open_database(url).open()
+    await database.change("update hub.version set number = number + 1")
+    await database.close()
+    with pytest.raises(Unavailable, match="newer version"):
+        await open_database(url).open()
+
+
+def test_the_store_of_a_hub_is_a_postgresql_url() -> None:
+    with pytest.raises(InvalidSetting, match="postgresql://host/database"):
+        settings({"store": "sqlite:///x.db"}, environment={}, config="none.toml")
+    given = settings({"store": "postgresql://u:secret@h/d"}, environment={}, config="none.toml")
+    assert "secret" not in str(given.describe())
