@@ -39,13 +39,10 @@ class Elsewhere:
         self.hangs = False
         self.asked: list[str] = []
         self.heads: list[bytes] = []
-        self.open_now = self.most_open = 0
         self.come = asyncio.Event()
         self.url = ""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open_now += 1
-        self.most_open = max(self.most_open, self.open_now)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             self.heads.append(head)
@@ -60,7 +57,6 @@ class Elsewhere:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            self.open_now -= 1
             writer.close()
 
     def _answer(self, path: str) -> bytes:

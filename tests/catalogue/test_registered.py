@@ -184,17 +184,31 @@ async def test_a_few_agents_are_asked_at_a_time_and_one_that_hangs_stops_nobody_
         row = RegisteredAgent(name=f"a{n}", url=site.url, body=body)
         await store.catalogue.register(row, limit=99)
     site.hangs = True
-    site.most_open = 0
+    open_now = most = 0
+
+    class Counted(HttpTransport):
+        def __init__(self) -> None:
+            nonlocal open_now, most
+            super().__init__(proxy="")
+            open_now += 1
+            most = max(most, open_now)
+
+        async def close(self) -> None:
+            nonlocal open_now
+            open_now -= 1
+            await super().close()
+
     async with elsewhere() as alive:
         row = RegisteredAgent(name="alive", url=alive.url, body=b"{}")
         await store.catalogue.register(row, limit=99)
-        known = agents(store)
+        known = agents(store, transport=Counted)
         known.start()
         try:
             await alive.come.wait()
-            assert site.most_open <= registered.CHECKS_AT_ONCE
+            assert most == registered.CHECKS_AT_ONCE
         finally:
             await known.stop()
+        assert open_now == 0
 
 
 async def test_an_agent_that_hangs_is_down(site: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
