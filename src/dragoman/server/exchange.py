@@ -60,6 +60,14 @@ class Direct(Protocol):
         """Write a response; `length` is its content-length. False: not possible now, and nothing was written."""
         ...
 
+    def start(self, status: int, headers: list[Header]) -> bool:
+        """Begin a response in pieces; names of headers are lower case. False as for `respond`."""
+        ...
+
+    def write(self, body: bytes, *, more: bool) -> bool:
+        """Write a piece of it; `more` follow. False: not possible now, because the client does not read."""
+        ...
+
     def mark_slow(self) -> None:
         """The response takes long: a client that closes its side from now on has given up."""
         ...
@@ -211,7 +219,13 @@ class Exchange:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.responding = True
         headers = self._with(headers) if self.always else list(headers)
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        if self.direct is None or not self.direct.start(status, headers):
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        """Send a piece of a response that was started."""
+        if self.direct is None or not self.direct.write(body, more=more):
+            await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = (JSON,)) -> None:
         """Send a complete response. Raises `Disconnected`."""
@@ -229,7 +243,7 @@ class Exchange:
         size = () if length is None else ((b"content-length", b"%d" % length),)
         try:
             await self.start(status, (*headers, *size))
-            await self.send({"type": "http.response.body", "body": body})
+            await self.write(body, more=False)
         except OSError:
             raise Disconnected from None
 
@@ -243,9 +257,8 @@ class Exchange:
             for part in parts:
                 view = memoryview(part)
                 for at in range(0, len(part), _PIECE_BYTES):
-                    piece = bytes(view[at : at + _PIECE_BYTES])
-                    await self.send({"type": "http.response.body", "body": piece, "more_body": True})
-            await self.send({"type": "http.response.body", "body": b""})
+                    await self.write(bytes(view[at : at + _PIECE_BYTES]))
+            await self.write(b"", more=False)
         except OSError:
             raise Disconnected from None
 
@@ -440,7 +453,7 @@ class _Stream:
                 half_closed = exchange.direct is not None and exchange.direct.half_closed
                 self.timeout = streams.half_closed if half_closed else streams.quiet
             if chunk:
-                await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await exchange.write(chunk)
         except OSError:
             raise Disconnected from None
         finally:
@@ -491,4 +504,4 @@ class _Stream:
             raise Unavailable("shutting down", retry_after=1)
         with suppress(Disconnected, OSError):
             await self.write(b"")
-            await self._exchange.send({"type": "http.response.body", "body": b""})
+            await self._exchange.write(b"", more=False)

@@ -502,13 +502,19 @@ class HttpRequest:
         if self.gone:
             return
         if message["type"] == "http.response.start":
-            self._start(message["status"], [(bytes(n).lower(), bytes(v)) for n, v in message["headers"]])
+            self.start(message["status"], [(bytes(n).lower(), bytes(v)) for n, v in message["headers"]])
         else:
-            self._write(message.get("body", b""), more=message.get("more_body", False))
+            self.write(message.get("body", b""), more=message.get("more_body", False))
 
-    def _start(self, status: int, headers: list[Header]) -> None:
+    # -- a response in pieces, for ASGI and for `exchange.Direct` ------------------------------------------------
+
+    def start(self, status: int, headers: list[Header]) -> bool:
+        if self._connection.blocked is not None:
+            return False
         if self.started:
             raise RuntimeError("the response has already started")
+        if self.gone:
+            return True
         by_name = dict(headers)
         if b"close" in by_name.get(b"connection", b"").lower():
             self.keep_alive = False
@@ -524,8 +530,13 @@ class HttpRequest:
                 self._chunked = True
                 headers = [*headers, (b"transfer-encoding", b"chunked")]
         self._connection.write(self._head(status, headers) + b"\r\n")
+        return True
 
-    def _write(self, body: bytes, *, more: bool) -> None:
+    def write(self, body: bytes, *, more: bool) -> bool:
+        if self._connection.blocked is not None:
+            return False
+        if self.gone:
+            return True
         if not self.started or self.done:
             raise RuntimeError("there is no response to continue")
         write = self._connection.write
@@ -540,6 +551,7 @@ class HttpRequest:
             write(body)
         if not more:
             self._finish()
+        return True
 
     def _head(self, status: int, headers: Sequence[Header]) -> bytes:
         head = status_and_headers(status, tuple(headers)) + self._connection.state.headers
