@@ -112,8 +112,11 @@ async def test_an_extended_card_that_hangs_elsewhere_does_not_hold_up_a_search(
     monkeypatch.setattr(sources, "_ASK_SECONDS", 0.1)
     (tmp_path / "tokens.json").write_bytes(msgspec.json.encode({"ada": hashed(ADA)}))
 
+    gate = asyncio.Event()
+
     async def never(principal: Any) -> Any:
-        await asyncio.Event().wait()
+        await gate.wait()
+        return []
 
     crew = Crew(auth=Bearer({"bridge": hashed("token-of-the-bridge-01")}), extended_card=never)
     async with running(crew_app(crew)) as there:
@@ -127,6 +130,7 @@ async def test_an_extended_card_that_hangs_elsewhere_does_not_hold_up_a_search(
                 response = await transport.request("POST", f"{url}/catalogue/search", headers, body)
                 assert len(msgspec.json.decode(await response.read())["results"]) == 1
             await transport.close()
+            gate.set()
 
 
 async def test_agents_of_the_server_are_not_those_of_a_bridge() -> None:
