@@ -132,7 +132,7 @@ class BoundCall(Protocol):
         """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.DialectRefused`."""
         ...
 
-    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
+    def wait(self, answer: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Wait for an answer that may take long. Raises `Disconnected` if the client leaves."""
         ...
 
@@ -339,8 +339,8 @@ class HttpCall:
             raise Compressed("a request is not compressed")
         return await self.exchange.body()
 
-    async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
-        return await self.exchange.shared.waits.wait(self.exchange, answer)
+    def wait(self, answer: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        return self.exchange.shared.waits.wait(self.exchange, answer)
 
     def place(self, card: AgentCard) -> AgentCard:
         exchange, mount = self.exchange, self.mount
