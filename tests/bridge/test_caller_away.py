@@ -204,3 +204,13 @@ async def test_any_worker_may_see_the_caller_that_a_task_waits_for(tmp_path: Pat
                 assert done.task is not None and done.task.status.state is TaskState.COMPLETED
         assert ADA.encode() not in server.said
     assert len(crew.seen) == 1
+
+
+async def test_a_caller_whose_credential_the_agent_refuses_is_told_and_does_not_wait() -> None:
+    crew = Crew(auth=[Bearer({"bob": hashed(BOB)})])
+    async with running(crew_app(crew)) as direct, bridge_to(direct, "memory:") as url:
+        async with caller(url, ADA) as ada:
+            reply = await ada.send("hi", skill="echo")
+            assert reply.state is TaskState.AUTH_REQUIRED
+            await ada.cancel(reply.id)
+    assert crew.seen == []

@@ -31,7 +31,8 @@ logger = logging.getLogger("dragoman.turn")
 
 class Journal:
     __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_interrupt", "_unfolded",
-                 "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "loaded", "log", "on_event", "waiting")  # fmt: skip
+                 "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "loaded", "log", "on_event",
+                 "on_question", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +60,8 @@ class Journal:
         """Of those."""
         self.on_event: Callable[[Event], Event] | None = None
         """What extensions of the agent make of an event."""
+        self.on_question: Callable[[], object] | None = None
+        """Called when a question is on disk and its turn goes on."""
         self.full = False
         """So much waits for the disk that a writer should call `commit`."""
         self.dead = False
@@ -165,6 +168,8 @@ class Journal:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
         self._bus.wake(topic(self.lease.scope, task), batch)
+        if self.on_question is not None and any(record.kind == "ask" for record in batch):
+            self.on_question()
         if batch[0].seq == self._seq + 1 and self._unfolded_bytes < MAX_UNFOLDED_BYTES:
             self._unfolded += batch
             self._unfolded_bytes += size

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from mmap import mmap
 from threading import Lock
 from typing import Any, Protocol, TypedDict
@@ -640,6 +641,7 @@ class Run:
                 continue
             pause = 0.0 if runner.store.persistent else MEMORY_WRITE_SECONDS
             journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop, pause)
+            journal.on_question = partial(self.resolve, None)  # its sender reads it from the log
             record = self.record = Recorded(
                 journal,
                 resume=resume,
