@@ -71,6 +71,10 @@ OURS = {
     "porting: [A-Za-z][\\w.-]*": "the developer's own files",
     "porting: \\s*": "the developer's own files",
     "porting: \\s*\\Z": "the developer's own files",
+    "settings._NAME": "the operator's own file",
+    "settings: Object contains unknown field `([^`]*)`": "an error about the operator's own file",
+    "settings: [\\w-]+|\\[\\.\\.\\.\\]": "an error about the operator's own file",
+    "settings: [^A-Za-z0-9.~-]+": "the operator's own file",
 }
 """Expressions that never meet foreign text."""
 
