@@ -62,6 +62,9 @@ OURS = {
     "about._PARAMETER": "our own routes",
     "about: \\w+": "our own routes",
     "new: [-.\\s]+": "the developer's command line",
+    "tools: (?<=.)@[^/]*$|\\.(py|js|mjs|ts|exe)$": "the operator's command line",
+    "tools: ^(mcp-)?server-|-mcp$|-server$|^mcp-": "the operator's command line",
+    "tools: [^A-Za-z0-9_-]+": "the operator's command line",
     "new: [-_.]+": "the developer's command line",
     "new: [A-Za-z][A-Za-z0-9._-]{0,60}": "the developer's command line",
     "porting._COMMA_AFTER": "the developer's own files",
@@ -314,6 +317,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "message_input._IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
     "tenants._NAME": (("fullmatch", "", "a ", ""),),
     "mcp._ADDRESS": (("match", "", "a", ""),),
+    "tools: [^A-Za-z0-9_-]": (("sub", "", "!", ""), ("sub", "", "a!", "")),
     "files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (
         ("fullmatch", "#1", " ", "v"),
         ("fullmatch", "#", "1", ""),
