@@ -92,7 +92,7 @@ class CrossingLack:
     mode: str = ""
     role: str = ""
     """`client` or `server`."""
-    library: str = ""
+    libraries: frozenset[str] = frozenset()
     versions: frozenset[str] = frozenset()
     bindings: frozenset[str] = frozenset()
     sometimes: bool = False
@@ -101,7 +101,7 @@ class CrossingLack:
     def concerns(self, crossing: Crossing) -> bool:
         ways = [getattr(crossing, role) for role in ("client", "server") if self.role in ("", role)]
         return self.mode in ("", crossing.mode) and any(
-            self.library in ("", way.library)
+            (not self.libraries or way.library in self.libraries)
             and (not self.versions or way.version in self.versions)
             and (not self.bindings or way.binding in self.bindings)
             for way in ways

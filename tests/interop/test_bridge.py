@@ -40,7 +40,7 @@ LACKS = (
         frozenset({"parts"}),
         "Files of @a2a-js/sdk have no names in 0.3 over HTTP+JSON and gRPC, and their bytes are not the base64 in base64 "
         "of the other SDKs.",
-        library="a2a-js-1.3.0",
+        libraries=frozenset({"a2a-js-1.3.0"}),
         versions=frozenset({"0.3"}),
         bindings=frozenset({"HTTP+JSON", "GRPC"}),
     ),
@@ -48,28 +48,28 @@ LACKS = (
         frozenset({"message", "multi_turn"}),
         "fasta2a has no answer without a task, and no questions.",
         role="server",
-        library="fasta2a-2.1.1",
+        libraries=frozenset({"fasta2a-2.1.1"}),
     ),
     CrossingLack(
         frozenset({"list", "cancel", "finished_task"}),
         "fasta2a does not list tasks, answers a cancel before the task is canceled, and starts a finished task again.",
         mode="pass",
         role="server",
-        library="fasta2a-2.1.1",
+        libraries=frozenset({"fasta2a-2.1.1"}),
     ),
     CrossingLack(
         frozenset({"cancel"}),
         "a2a-sdk 0.2.16 answers every send only when the task stops.",
         mode="pass",
         role="server",
-        library="a2a-sdk-0.2.16",
+        libraries=frozenset({"a2a-sdk-0.2.16"}),
     ),
     CrossingLack(
         frozenset({"cancel", "cancel_stream"}),
         "On a2a-sdk 0.3.26 a late update may undo a cancel.",
         mode="pass",
         role="server",
-        library="a2a-sdk-0.3.26",
+        libraries=frozenset({"a2a-sdk-0.3.26"}),
         sometimes=True,
     ),
 )
@@ -109,7 +109,9 @@ def test_every_check_passes_through_a_bridge(
 GOOD, BAD = Outcome("send", True, ""), Outcome("send", False, "no")
 FIRST = CROSSINGS[0]
 RACE = CrossingLack(frozenset({"send"}), "Two race.", role="server", sometimes=True)
-NEVER = CrossingLack(frozenset({"send"}), "It has none.", role="client", library=FIRST.client.library)
+NEVER = CrossingLack(
+    frozenset({"send"}), "It has none.", role="client", libraries=frozenset({FIRST.client.library})
+)
 
 
 def test_every_client_meets_every_server_in_both_modes() -> None:

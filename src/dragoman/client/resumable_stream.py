@@ -263,6 +263,8 @@ class ResumableStream:
 
     async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
         complete = self._ended or (self._sends and self._asked)
+        if self._polls and not complete:  # `stop_waiting` was called while nobody waited
+            raise Unreachable("the stream went on after its task was canceled")
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if complete else None) as self._wait:
                 return await anext(batches, None)
