@@ -39,7 +39,10 @@ class Server:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         python: str = sys.executable,
+        start_seconds: float = WAIT,
     ) -> None:
+        """`start_seconds`: how long it may take to listen."""
+        self._start_seconds = start_seconds
         self.port = lasting_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **(env or {})}
@@ -74,7 +77,7 @@ class Server:
         )
         assert self.process.stdout is not None
         self._errors = asyncio.create_task(self._listen(self.process))
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(self._start_seconds):
             announced = await self.process.stdout.readline()
         assert self.url.encode() in announced, (announced, self.said)
         async with self._born:

@@ -93,7 +93,13 @@ async def serve(program: str, framework: str, home: Path, remote: str = "") -> A
         "HOME": str(home),
         **NO_TELEMETRY,
     }
-    server = Server(PROGRAMS / program, store=home / "tasks.db", env=env, python=python(framework))
+    server = Server(
+        PROGRAMS / program,
+        store=home / "tasks.db",
+        env=env,
+        python=python(framework),
+        start_seconds=90,  # some frameworks take seconds to import on an idle machine
+    )
     async with server:
         served = Served(server, folder, framework)
         async with connect(server.url) as served.client:
