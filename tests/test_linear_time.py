@@ -48,6 +48,10 @@ ROOT = Path(dragoman.__file__).parent
 MEGABYTE = 1 << 20
 
 OURS = {
+    "postgres._HINT": "our own statements",
+    "postgres._PLACEHOLDER": "our own statements",
+    "postgres._TABLE": "our own statements",
+    "install.NAME": "the operator's own argument",
     "paths._VARIABLE": "our own templates",
     "settings: \\s*\\[([^\\[\\]]+)\\]": "the operator's dragoman.toml",
     "reading: \\w+": "our own names",
@@ -92,6 +96,13 @@ Case = tuple[str, str, str, str]
 """How it is used, and a text: what it begins with, what is repeated, what it ends with."""
 
 WORST: dict[str, tuple[Case, ...]] = {
+    "card_tools._PROPERTY": (("fullmatch", "", "a", "!"),),
+    "card_tools: [^A-Za-z0-9_-]+": (("sub", "", " ", "a"), ("sub", "", " a", "")),
+    "install: \\n([ \\t]+)\\S": (
+        ("search", "\n", " ", "\n"),
+        ("search", "", "\n ", ""),
+        ("search", "", "\n", ""),
+    ),
     "findings._MEDIA_TYPE": (
         ("fullmatch", "", "a", "!/"),
         ("fullmatch", "a/a", " ", ""),

@@ -11,6 +11,7 @@ PROGRAMS = {
     "interop/peers/": "servers of other projects, which run in environments of their own",
     "interop/frameworks/": "agents of other frameworks, which run in environments of their own",
     "interop/agent.py": "an agent that is served to other projects",
+    "interop/test_mcp_server.py": "an agent that is called by other projects: its work takes time",
     "browser/agent.py": "an agent in another process: its work takes `PACE` seconds",
     "crash/agent.py": "an agent in another process: its work takes `PACE` seconds",
     "push/agent.py": "an agent in another process: its work takes `PACE` seconds",
