@@ -54,7 +54,7 @@ async def test_a_piece_can_be_read_before_the_response_ends() -> None:
     app = App()
     transport = AsgiTransport(app)
     app.next.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         response = await transport.request("POST", URL, {"X-Thing": "yes"}, b"hello")
         chunks = response.chunks()
         assert await anext(chunks) == b"0;"
@@ -73,7 +73,7 @@ async def test_a_piece_can_be_read_before_the_response_ends() -> None:
 async def test_the_lifespan_runs_once_around_all_requests() -> None:
     app = App()
     transport = AsgiTransport(app)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for _ in range(2):
             app.next.release()
             response = await transport.request("GET", URL, {})
@@ -87,7 +87,7 @@ async def test_an_application_waits_while_its_response_is_not_read() -> None:
     transport = AsgiTransport(app)
     for _ in range(500):
         app.next.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         response = await transport.request("GET", URL, {})
         for _ in range(5000):
             await asyncio.sleep(0)

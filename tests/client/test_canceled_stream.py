@@ -46,7 +46,7 @@ async def test_a_stream_that_is_left_open_after_a_cancel_is_polled(waits: bool) 
     else:  # whoever reads the stream has not asked for the next event yet
         stream.stop_waiting()
         coming = asyncio.ensure_future(anext(batches))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         (response, *_) = await coming
     assert response.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
     await batches.aclose()

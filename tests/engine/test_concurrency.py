@@ -160,7 +160,7 @@ async def test_a_caller_that_gives_up_while_its_message_is_stored_leaves_no_stuc
     sending.cancel()
     await asyncio.wait([sending])
     await engine.call(call(), say("x"))  # as much time as a whole task takes, at least
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for task in (await engine.call(call(), ListTasks())).tasks:
             if not task.state.terminal:
                 await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
@@ -232,7 +232,7 @@ async def test_output_that_cannot_be_stored_raises_at_the_call_and_fails_the_tas
         return await function(turn)
 
     engine = await start(agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         task = await engine.call(call(), say("x"))
     assert task.state is TaskState.FAILED and msgspec.json.encode(task)
     assert runs == 1
@@ -249,7 +249,7 @@ async def test_a_skill_may_ask_from_within_a_task_group(start: Start) -> None:
         return asked.result()
 
     engine = await start(agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         task = await engine.call(call(), say("x"))
         assert task.state is TaskState.INPUT_REQUIRED
         task = await engine.call(call(), say("yes", task=task.id))
@@ -265,7 +265,7 @@ async def test_a_skill_that_exits_ends_its_task_and_nothing_else(start: Start, e
         raise error
 
     engine = await start(agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         task = await engine.call(call(), say("x"))
     assert task.state is TaskState.FAILED
 
@@ -294,7 +294,7 @@ async def test_a_blocking_send_does_not_outlive_the_engine(start: Start) -> None
     engine = await start(gates.agent)
     sending = asyncio.create_task(engine.call(call(), say("x")))
     await gates.at("x").wait()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         await engine.stop(drain=0)
         with pytest.raises(errors.Unavailable):
             await sending
@@ -305,7 +305,7 @@ async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
     engine = await start(gates.agent)
     streaming = asyncio.create_task(events(engine.stream(call(), say("x"))))
     await gates.at("x").wait()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         await engine.stop(drain=0)
         with pytest.raises(errors.Unavailable):
             await streaming
@@ -462,7 +462,7 @@ async def test_tasks_of_an_agent_that_is_not_here_wait_for_one_that_has_it(start
     assert (await second.call(call("b"), say("y"))).state is TaskState.COMPLETED
     gates.gate("x").set()
     third = await start(gates.agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await events(third.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
     assert (await third.call(call(), GetTask(id=task.id))).state is TaskState.COMPLETED
 
@@ -486,10 +486,10 @@ async def test_a_store_outage_between_two_turns_loses_no_task(
 
     monkeypatch.setattr(log, "load", moody)
     gates.gate("one").set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await gates.at("two").wait()
     gates.gate("two").set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
     done = await engine.call(call(), GetTask(id=task.id))
     assert done.state is TaskState.COMPLETED and [a.text for a in done.artifacts] == ["one done", "two done"]
@@ -516,7 +516,7 @@ async def test_a_cancel_during_a_store_outage_is_found_afterwards(
     monkeypatch.setattr(log, "load", moody)
     for run in engine.runner._runs:
         engine.runner.check_for_cancel(run)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await until(lambda: not (engine.runner.running))
     assert not away and gates.cancelled == ["x"]
     assert (await engine.call(call(), GetTask(id=task.id))).state is TaskState.CANCELED
@@ -545,7 +545,7 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
     monkeypatch.setattr(runner, "Recorded", broken)
     monkeypatch.setattr(store, "release", moody)
     gates.gate("x").set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await engine.call(call(), say("x"))).state is TaskState.COMPLETED
     assert not away
 
@@ -571,7 +571,7 @@ async def test_a_task_that_cannot_be_read_keeps_no_other_from_being_run(
     monkeypatch.setattr(log, "load", illegible)
     gates.gate("two").set()
     second = await start(gates.agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await events(second.stream(call(reads_finished=True), SubscribeToTask(id=tasks[1].id)))
     assert (await second.call(call(), GetTask(id=tasks[1].id))).state is TaskState.COMPLETED
 
@@ -722,7 +722,7 @@ async def test_a_task_whose_output_cannot_be_written_is_given_back_though_its_fu
             await asyncio.Event().wait()
 
     await engine.call(call(), say("go", return_immediately=True))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await released.wait()
 
 

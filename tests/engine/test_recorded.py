@@ -48,7 +48,7 @@ class Twice:
         await self.interrupted.wait()
         await engine.stop(drain=0)
         engine = await start(self.agent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
         told = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
         done = await engine.call(call(), GetTask(id=task.id))
@@ -291,7 +291,7 @@ class Redeployed:
         self.engine = await self._start(agent)
 
     async def say(self, text: str) -> Task:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             task = await self.engine.call(call(), say(text, task=self.task))
         self.task = task.id
         return task
@@ -356,7 +356,7 @@ async def test_more_than_one_message_to_a_question_goes_to_no_other(start: Start
     await began.wait()
     await it.engine.call(call(), say("in Norway", task=it.task, return_immediately=True))
     gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         async for batch in it.engine.stream(call(), SubscribeToTask(id=it.task)):
             if any(response.event.status.state is TaskState.INPUT_REQUIRED for response in batch):
                 break

@@ -63,7 +63,7 @@ class Diary:
         self.more.set()
 
     async def until(self, what: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while what not in self.done:
                 self.more.clear()
                 await self.more.wait()
@@ -178,7 +178,7 @@ async def test_a_message_that_the_disk_refuses_is_refused_and_leaves_nothing(
     assert isinstance(store, SqliteStore)
     await store.file.commits.submit(_shrink)
     long = say("x" * 1_000_000, skill=skill)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(Unavailable):
             await engine.call(call(), long)
         began = list(diary.done)
@@ -204,7 +204,7 @@ async def test_a_send_fails_if_the_database_file_stays_locked(
     assert isinstance(store, SqliteStore)
     store.file.commits._patience = 0.01
     with held(path):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(Unavailable):
                 await engine.call(call(), say("x", skill=skill))
             while engine.runner.running:

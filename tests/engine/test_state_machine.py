@@ -124,7 +124,7 @@ class Tasks(RuleBasedStateMachine):
 
     def run(self, work: Any) -> Any:
         async def bounded() -> Any:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 return await work
 
         return self.loop.run_until_complete(bounded())

@@ -24,7 +24,7 @@ async def begin(budget: ByteBudget, size: int, end: asyncio.Event) -> asyncio.Ta
 
 
 async def until(budget: ByteBudget, used: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while budget.used != used:
             await asyncio.sleep(0)
 

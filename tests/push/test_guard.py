@@ -56,7 +56,7 @@ async def test_a_special_address_is_refused_as_a_host_and_as_what_a_name_means(a
 
 @pytest.mark.parametrize("address", REACHABLE)
 async def test_a_public_address_is_reached(address: str) -> None:
-    async with asyncio.timeout(5), _Listening() as port:
+    async with asyncio.timeout(20), _Listening() as port:
         net = Net(port, {"hook.example": [[address]]})
         guard = net.guard()
         guard.check(f"https://[{address}]/hook" if ":" in address else f"https://{address}/hook")
@@ -160,7 +160,7 @@ async def test_a_name_with_one_bad_address_among_good_ones_is_refused() -> None:
 
 async def test_the_checked_address_is_dialled_though_the_name_resolves_differently_later() -> None:
     """DNS rebinding: the first answer is good, every other one is not."""
-    async with asyncio.timeout(5), _Listening() as port:
+    async with asyncio.timeout(20), _Listening() as port:
         net = Net(port, {"hook.example": [[PUBLIC], ["169.254.169.254"], ["127.0.0.1"]]})
         guard = net.guard()
         guard.check("https://hook.example/")
@@ -173,7 +173,7 @@ async def test_the_checked_address_is_dialled_though_the_name_resolves_different
 
 
 async def test_a_connection_that_ends_up_elsewhere_is_not_used() -> None:
-    async with asyncio.timeout(5), _Listening() as port:
+    async with asyncio.timeout(20), _Listening() as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})
         net.elsewhere = "169.254.169.254"
         with pytest.raises(AddressRefused):
@@ -181,7 +181,7 @@ async def test_a_connection_that_ends_up_elsewhere_is_not_used() -> None:
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
-    async with asyncio.timeout(5), _Listening() as port:
+    async with asyncio.timeout(20), _Listening() as port:
         net = Net(port, {"hook.example": [["2606:4700::1", PUBLIC]]})
         real = net.connect
 
@@ -215,7 +215,7 @@ async def test_an_operator_may_name_the_only_hosts() -> None:
 
 
 async def test_an_operator_may_trust_a_network_and_no_other() -> None:
-    async with asyncio.timeout(5), _Listening() as port:
+    async with asyncio.timeout(20), _Listening() as port:
         net = Net(port, {"in.example": [["10.1.2.3"]], "out.example": [["10.2.2.3"]]})
         guard = net.guard(trust=["10.1.0.0/16"])
         (await guard.dial("in.example", 443)).close()
@@ -250,7 +250,7 @@ async def test_a_developer_may_allow_loopback_and_plain_http() -> None:
 
 async def test_the_guarded_transport_does_not_follow_redirects() -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest/meta-data\r\nContent-Length: 0\r\n\r\n"
-    async with asyncio.timeout(5), _Listening(head) as port:
+    async with asyncio.timeout(20), _Listening(head) as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})
         transport = HttpTransport(dial=net.guard(http=True).dial)
         response = await transport.request("POST", "http://hook.example/hook", {}, b"{}")
@@ -270,7 +270,7 @@ async def test_a_refused_address_is_a_request_that_was_not_sent() -> None:
 
 async def test_the_proxy_of_the_environment_is_not_used_with_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://10.0.0.9:3128")
-    async with asyncio.timeout(5), _Listening(b"HTTP/1.1 204 No Content\r\n\r\n") as port:
+    async with asyncio.timeout(20), _Listening(b"HTTP/1.1 204 No Content\r\n\r\n") as port:
         net = Net(port, {"hook.example": [[PUBLIC]]})
         transport = HttpTransport(dial=net.guard(http=True).dial)
         assert (await transport.request("GET", "http://hook.example/", {})).status == 204

@@ -57,7 +57,7 @@ async def test_idle_connections_are_closed_by_a_stop() -> None:
     writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 204 ") and b"\r\ndate: " in head
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await server.stop()
         assert await reader.read() == b""
     writer.close()

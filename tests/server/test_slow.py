@@ -308,6 +308,6 @@ async def test_the_last_answer_on_a_connection_is_dropped_if_it_is_not_read() ->
     connection = HttpProtocol(ServerState(app_of(), limits))
     connection.connection_made(full)
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await full.ended.wait()
     assert full.closing

@@ -501,7 +501,7 @@ async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     leaving = asyncio.ensure_future(log.create("t", "c", mail(), node="n1"))
     await asyncio.wait([leaving])
     assert leaving.cancelled()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not (taken := await store.claim("n2", limit=1)):
             await asyncio.sleep(0)
     assert not away and (taken[0].task, taken[0].attempt) == ("t", 1)

@@ -362,7 +362,7 @@ async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     other.execute("rollback")
     other.close()
     assert creating.cancelled()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not (taken := await store.claim("n2", limit=1)):
             await asyncio.sleep(0)
     assert (taken[0].task, taken[0].attempt) == ("t", 1)
