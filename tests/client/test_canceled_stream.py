@@ -8,23 +8,28 @@ from typing import Any
 
 import pytest
 
-from dragoman.client.resumable_stream import ResumableStream
+from dragoman.client.resumable_stream import ResumableStream, RetryingService
 from dragoman.client.retry import Policy, RetryingCalls
 from dragoman.dialects import select
 from dragoman.model.content import Message
-from dragoman.model.ops import Batch, Call, Request, SendMessage, StreamResponse
+from dragoman.model.ops import Batch, Call, CancelTask, GetTask, Request, SendMessage, StreamResponse
 from dragoman.model.task import StatusUpdate, Task, TaskState, TaskStatus
 from tests.waiting import forever
 
 
 class LeavesStreamsOpen:
-    """A peer whose stream sends one event, and then nothing more. Its task is canceled."""
+    """A peer whose stream sends one event, and then nothing more. Its task is canceled, unless an update came too late."""
 
     dialect = select.by_name("0.2")
     is_dragoman = False
 
+    def __init__(self, *, undoes_cancel: bool = False) -> None:
+        self._undoes_cancel = undoes_cancel
+
     async def call(self, call: Call, request: Request) -> Any:
-        return Task(id="t", context_id="c", status=TaskStatus(state=TaskState.CANCELED))
+        undone = self._undoes_cancel and isinstance(request, GetTask)
+        state = TaskState.WORKING if undone else TaskState.CANCELED
+        return Task(id="t", context_id="c", status=TaskStatus(state=state))
 
     async def stream(self, call: Call, request: Any) -> AsyncIterator[Batch]:
         working = TaskStatus(state=TaskState.WORKING)
@@ -50,3 +55,16 @@ async def test_a_stream_that_is_left_open_after_a_cancel_is_polled(waits: bool) 
         (response, *_) = await coming
     assert response.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
     await batches.aclose()
+
+
+async def test_a_stream_ends_after_a_cancel_though_a_late_update_undoes_it_on_the_server() -> None:
+    """As on a2a-sdk 0.2.16 and 0.3.26, if they are busy: the cancel is answered, and the task says `working` for ever."""
+    peer: Any = LeavesStreamsOpen(undoes_cancel=True)
+    service = RetryingService(peer)
+    batches = aiter(service.stream(Call(), SendMessage(message=Message("hi"))))
+    await anext(batches)
+    await service.call(Call(), CancelTask(id="t"))
+    async with asyncio.timeout(10):
+        (response, *_) = await anext(batches)
+        assert response.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
+        assert await anext(batches, None) is None

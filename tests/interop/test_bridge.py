@@ -65,7 +65,7 @@ LACKS = (
         libraries=frozenset({"a2a-sdk-0.2.16"}),
     ),
     CrossingLack(
-        frozenset({"cancel", "cancel_stream"}),
+        frozenset({"cancel"}),
         "On a2a-sdk 0.3.26 a late update may undo a cancel.",
         mode="pass",
         role="server",

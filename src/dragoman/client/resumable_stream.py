@@ -76,7 +76,7 @@ class RetryingService:
             request = replace(request, config=replace(request.config, id=new_id()))
         result = await self._calls.call(call, request, patient=patient)
         if isinstance(request, CancelTask) and self._open_streams and not self.peer.is_dragoman:
-            self._poll_soon(request.id)
+            self._poll_soon(request.id, result)
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -103,11 +103,12 @@ class RetryingService:
             raise Unreachable("the stream ended without an event")
         return first
 
-    def _poll_soon(self, task: str) -> None:
+    def _poll_soon(self, task: str, answer: Any) -> None:
         """Some servers leave the streams of a canceled task open. Streams that are still open in a while poll instead."""
+        canceled = answer if isinstance(answer, Task) and answer.id == task else None
         for stream in self._open_streams:
             if stream.task_id == task:
-                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, stream.stop_waiting)
+                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, stream.stop_waiting, canceled)
 
 
 class ResumableStream:
@@ -140,6 +141,8 @@ class ResumableStream:
         """There were too many of them."""
         self._wait: asyncio.Timeout | None = None
         self._polls = False
+        self._canceled: Task | None = None
+        """The task, as the peer answered a cancel of it."""
 
     @property
     def task_id(self) -> str:
@@ -149,9 +152,11 @@ class ResumableStream:
     def _fold(self) -> Fold:
         return self._events.fold
 
-    def stop_waiting(self) -> None:
-        """Stop waiting for the peer to send something, and poll the task."""
+    def stop_waiting(self, canceled: Task | None = None) -> None:
+        """Stop waiting for the peer to send something, and poll the task. `canceled`: what the peer said about it."""
         self._polls = True
+        if canceled is not None and canceled.state.terminal:
+            self._canceled = canceled
         if self._wait is not None:
             self._wait.reschedule(asyncio.get_running_loop().time())
 
@@ -334,6 +339,9 @@ class ResumableStream:
         interval = self._policy.shortest
         while True:
             task = await self._get_task()
+            if self._canceled is not None and not task.state.terminal:
+                # On some servers a late update undoes a cancel. Nobody works on the task, and it would never end.
+                task = self._canceled
             known = self._fold.status is not None
             news = [StreamResponse(event) for event in (missed_events(self._fold, task) if known else [task])]
             if news:
