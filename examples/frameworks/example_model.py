@@ -33,7 +33,7 @@ _servers: list[Any] = []
 def endpoint() -> Endpoint:
     """The model to use."""
     if key := os.environ.get("OPENAI_API_KEY"):
-        return Endpoint(os.environ.get("OPENAI_BASE_URL"), key, os.environ.get("MODEL", "gpt-4o-mini"))
+        return Endpoint(os.environ.get("OPENAI_BASE_URL"), key, os.environ.get("MODEL", "gpt-6-luna"))
     file = os.environ.get("MODEL_FILE") or _installed_weights()
     if not file or find_spec("xllamacpp") is None:
         raise SystemExit(

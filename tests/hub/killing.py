@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import sys
 from contextlib import suppress
 from functools import partial
@@ -35,9 +36,16 @@ async def _is_healthy(http: HttpTransport, url: str) -> bool:
 class Process:
     """A hub as an operator runs it, with a model that plays `script`; without one, it repeats what it is told."""
 
-    def __init__(self, folder: Path, script: dict[str, Any] | None = None, *flags: str) -> None:
-        self._folder, self._port = folder, lasting_port()
-        self.url = f"http://127.0.0.1:{self._port}"
+    def __init__(
+        self,
+        folder: Path,
+        script: dict[str, Any] | None = None,
+        *flags: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls`: how to talk to a hub that speaks TLS."""
+        self._folder, self._port, self._tls = folder, lasting_port(), tls
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._port}"
         model = "echo"
         if script is not None:
             file = folder / "script.json"
@@ -68,7 +76,7 @@ class Process:
             raise
 
     async def _ready(self) -> None:
-        http = HttpTransport()
+        http = HttpTransport(tls=self._tls)
         try:
             await until(partial(_is_healthy, http, self.url), seconds=30)
         finally:
@@ -85,8 +93,16 @@ class Process:
         await self._process.wait()
 
 
-async def call(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
-    http = HttpTransport()
+async def call(
+    url: str,
+    token: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> Any:
+    http = HttpTransport(tls=tls)
     try:
         raw = b"" if body is None else msgspec.json.encode(body)
         response = await http.request(method, url + path, {"Authorization": f"Bearer {token}"}, raw)

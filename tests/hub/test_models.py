@@ -10,16 +10,30 @@ from typing import Any
 import pytest
 
 from dragoman.hub.agents.constitution import Constitution
+from dragoman.hub.assembly import choose
 from dragoman.hub.models import embedded
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.embedded import EmbeddedModel
-from dragoman.hub.models.hosted import HostedModel
-from dragoman.hub.models.model import ChatMessage, Delta, ModelError, Prompt, ToolCall, Usage, traits_of
+from dragoman.hub.models.hosted import HostedModel, missing_key
+from dragoman.hub.models.model import (
+    ChatMessage,
+    Delta,
+    ModelError,
+    ModelEvent,
+    ModelTraits,
+    Prompt,
+    Stop,
+    ToolCall,
+    Usage,
+    traits_of,
+)
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
+from dragoman.hub.models.scripted import EchoModel
+from dragoman.hub.settings import KEYS, Settings, settings
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, say
-from tests.hub.house import house
+from tests.hub.house import SCOUT, house
 from tests.hub.scripted import ScriptedModel
 
 BUSY = ModelError("rate_limited", "busy", retryable=True)
@@ -167,7 +181,113 @@ async def test_each_model_says_whether_it_calls_tools() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
     model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "local": ScriptedModel([])}))
     assert [traits_of(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
-    assert not traits_of(HostedModel("openai/x", completion=Provider([]), tools=False), "").tools
+
+
+async def test_how_a_model_is_prompted_is_chosen_by_the_model_and_not_by_the_hub() -> None:
+    hosted = HostedModel(
+        "openai/x", completion=Provider([]), text_commands=["ollama", "groq/llama*"], plain=["ollama/tiny"]
+    )
+    small = EchoModel()
+    model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "embedded": small}))
+    names = ("", "openai/y", "ollama/qwen", "groq/llama-9", "groq/other", "ollama/tiny", "embedded")
+    traits = [traits_of(model, name) for name in names]
+    assert [each.tools for each in traits] == [True, True, False, False, True, False, False]
+    assert [each.plain for each in traits] == [False, False, False, False, False, True, True]
+
+
+async def test_all_models_write_commands_as_text_if_the_hub_says_so() -> None:
+    hosted = HostedModel("openai/x", completion=Provider([]), text_commands=["*"])
+    assert not traits_of(hosted, "").tools and not traits_of(hosted, "mistral/y").tools
+
+
+@pytest.mark.parametrize(
+    ("given", "models"),
+    [({}, ()), ({"text_commands": True}, ("*",)), ({"text_commands": ["ollama"]}, ("ollama",))],
+)
+def test_text_commands_are_for_some_models_or_for_all(given: dict[str, Any], models: tuple[str]) -> None:
+    assert settings(given, environment={}).text_commands == models
+    on = settings(environment={"DRAGOMAN_TEXT_COMMANDS": "true"})
+    assert on.text_commands == ("*",)
+    assert settings({"text_commands": ["a", "*"]}, environment={}).text_commands == ("a", "*")
+
+
+class SmallAndLarge:
+    """A hub's small model, and a provider's that a constitution names."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name=name or "small", plain=not name, tools=bool(name))
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        self.prompts.append(prompt)
+        yield Delta("Done.")
+        yield Stop()
+
+
+async def test_a_constitution_with_a_larger_model_than_the_hub_has_gets_its_commands() -> None:
+    model = SmallAndLarge()
+    async with house(model=model) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", {**SCOUT, "model": "openai/x", "capabilities": ["/mem"]})
+        await acme.ask("note it")
+        await acme.ask("note it", agent="scout")
+        small, large = model.prompts
+        assert (
+            small.tools == () and "COMMANDS" not in small.system and small.messages[-1].content == "note it"
+        )
+        assert {tool.name for tool in large.tools} >= {"mem"} and "tools" in large.system
+
+
+def test_a_hub_with_the_embedded_model_reaches_the_models_that_constitutions_name() -> None:
+    if not embedded.available():
+        pytest.skip("no embedded model is installed")
+    model = choose(Settings(model="embedded"))
+    assert traits_of(model, "").plain and traits_of(model, "embedded").plain
+    named = traits_of(model, "openai/x")
+    assert (named.name, named.tools, named.plain) == ("openai/x", True, False)
+
+
+class Refusal(Exception):
+    status_code = 400
+
+
+async def test_a_model_that_refuses_the_temperature_is_asked_again_without_it() -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def completion(**request: Any) -> Any:
+        asked.append(request)
+        if "temperature" in request:
+            raise Refusal("Unsupported value: 'temperature' does not support 0.3 with this model.")
+
+        async def chunks() -> AsyncIterator[Any]:
+            yield chunk("Fine.")
+
+        return chunks()
+
+    model = HostedModel("openai/x", completion=completion)
+    assert [(await respond(model, prompt(model=""))).text for _ in range(2)] == ["Fine.", "Fine."]
+    assert ["temperature" in each for each in asked] == [True, False, False]  # it remembers
+
+
+async def test_a_request_that_is_refused_for_another_reason_is_not_repeated() -> None:
+    asked = 0
+
+    async def completion(**request: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise Refusal("no")
+
+    reply = await respond(HostedModel("openai/x", completion=completion), prompt(model=""))
+    assert (reply.error_code, asked) == ("invalid_request", 1)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_default_model_of_a_key_is_one_of_a_provider_that_takes_this_key(key: str) -> None:
+    model = settings({}, environment={key: "x"}).model
+    assert model == KEYS[key] and traits_of(HostedModel(model), "").known
+    assert missing_key(model, {key: "x"}) == ""
 
 
 async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_others() -> None:

@@ -31,9 +31,9 @@ from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
+from dragoman.hub.tools.search_engines import Hit
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.hub.tools.toolbox import toolbox
-from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState

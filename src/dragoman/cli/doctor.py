@@ -26,6 +26,7 @@ from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
+from dragoman.server.tls import server_context
 
 _OK, _WARN, _BAD = "ok", "note", "WRONG"
 
@@ -53,7 +54,7 @@ async def run(args: argparse.Namespace) -> int:
     given = read(args)
     show.fields([(name, _format(value)) for name, value in given.describe().items()])
     print()
-    findings = [*_python(), *_model(given), *_folder(given), *_files(given)]
+    findings = [*_python(), *_model(given), *_folder(given), *_files(given), *_tls(given)]
     findings += [*await _commands(given), *await _tenants(given)]
     for kind, text in findings:
         show.say(f"{kind:5}  {text}")
@@ -101,8 +102,18 @@ def _model(given: Settings) -> Iterator[tuple[str, str]]:
                 _WARN,
                 f"{model} needs a key in {name}, which is not set: the hub starts, and every request fails",
             )
-    if not given.search_key:
-        yield _WARN, "no key for web search: /search will say so"
+    if not given.search:
+        yield _WARN, "no search engine: /search will say so"
+
+
+def _tls(given: Settings) -> Iterator[tuple[str, str]]:
+    if not given.tls_cert:
+        return
+    try:
+        server_context(given.tls_cert, given.tls_key or None, client_ca=given.tls_client_ca or None)
+        yield _OK, f"TLS with {given.tls_cert}"
+    except (OSError, ValueError) as error:
+        yield _BAD, f"TLS cannot be set up: {error}"
 
 
 def _folder(given: Settings) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "host": "address to listen on",
         "port": "port to listen on; 0 takes a free one",
         "grpc_port": "also serve gRPC on this port (needs the extra grpc)",
+        "tls_cert": "serve TLS with this certificate chain (PEM), also over gRPC",
+        "tls_key": "key of --tls-cert, if it is in another file",
+        "tls_client_ca": "require client certificates of this authority",
         "data": "folder of the hub's databases and files",
         "store": "postgresql://host/database, for several hubs; without it, SQLite files in --data",
         "bus": "nats://host: where the hubs of one store tell each other of news; without it, the store",
@@ -74,7 +77,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "trusted_proxies": "network whose Forwarded headers are trusted; may be repeated",
         "model": "provider/name, embedded, embedded:FILE.gguf, demo, echo or scripted:FILE",
         "index_model": "model of the orchestrator, if it is not --model",
-        "text_commands": "models write commands as text instead of calling tools",
+        "text_commands": "model or provider that writes commands as text, because it cannot call tools (ollama, 'ollama/gemma*'); may be repeated; without a value: all",
+        "plain_models": "model or provider that is too small for commands; may be repeated",
         "context_window": "tokens of a prompt; longer conversations are summarized; 0: never",
         "agents": "Python file or module with agents for every tenant; may be repeated",
         "max_concurrent": "requests of one tenant that run at the same time; 0: no limit",
@@ -86,7 +90,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "console": "serve pages and an API at /console: the admin token shows all tasks, a tenant's token its own",
         "catalogue": "publish a catalogue with a search: a tenant finds its own agents (/.well-known/ai-catalog.json, /catalogue)",
         "cors_origins": "origin of web pages that may call the hub; may be repeated (default: *)",
-        "search_key": "key of Brave's web search; better as the variable DRAGOMAN_SEARCH_KEY",
+        "search_engine": "web search of the agents: brave, searxng or tavily (default: brave, if there is a key)",
+        "search_key": "key of the search engine; better as the variable DRAGOMAN_SEARCH_KEY",
+        "search_url": "address of a SearXNG server",
+        "search_private": "the search engine may be at a private address",
         "push": "agents may send push notifications",
         "push_seal": "keys that encrypt credentials of webhooks; better as the variable DRAGOMAN_PUSH_SEAL",
         "allow_exec": "agents may run shell commands (/exec) in a sandbox",
@@ -101,13 +108,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "log": "format of log lines: plain or json",
         "log_level": "lowest level that is logged: debug, info, warning or error",
     }
-    repeated = {"trusted_proxies": "CIDR", "agents": "FILE", "cors_origins": "ORIGIN"}
+    repeated = {
+        "trusted_proxies": "CIDR",
+        "agents": "FILE",
+        "cors_origins": "ORIGIN",
+        "text_commands": "MODEL",
+        "plain_models": "MODEL",
+    }
     for name, kind in Settings.__annotations__.items():
         options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
         if kind == "bool":
             options["action"] = "store_true"
         elif "tuple" in kind:
             options |= {"action": "append", "metavar": repeated[name]}
+            if name == "text_commands":
+                options |= {"nargs": "?", "const": "*"}
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
     parser.add_argument(
         "-q",
@@ -133,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.hub.assembly import application
     from dragoman.hub.models.model import ModelError
     from dragoman.observe.logs import configure
-    from dragoman.server.runtime import check_store, free_port
+    from dragoman.server.runtime import check_store, free_port, open_tls
     from dragoman.server.runtime import run as serve
 
     given = read(args)
@@ -146,6 +161,7 @@ def run(args: argparse.Namespace) -> int:
             logger.warning(
                 "%s needs a key in %s, which is not set: every request to it will fail", model, name
             )
+    tls = open_tls(given.tls_cert, given.tls_key, given.tls_client_ca) if given.tls_cert else None
     code = load(*given.agents)
     if given.grpc_port is not None:
         given = replace(given, grpc_port=free_port(given.host, given.grpc_port))
@@ -170,6 +186,7 @@ def run(args: argparse.Namespace) -> int:
         given.host,
         given.port,
         _announce(tokens, given, demo=args.demo, console=console.url if console else None),
+        tls=tls,
     )
     return 0
 

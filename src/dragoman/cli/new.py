@@ -39,7 +39,7 @@ TEMPLATES = {
             'dragoman send http://127.0.0.1:8000 "What time is it in Paris?"',
             "dragoman chat http://127.0.0.1:8000",
         ),
-        "Set the key of a provider first, such as `OPENAI_API_KEY`, and choose its model: `MODEL=openai/gpt-4o-mini`. The tests "
+        "Set the key of a provider first, such as `OPENAI_API_KEY`, and choose its model: `MODEL=openai/gpt-6-luna`. The tests "
         "need no key.",
         "cli,llm",
     ),

@@ -18,6 +18,7 @@ from dragoman.catalogue import open_catalogue
 from dragoman.catalogue.settings import read_catalogue
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
+from dragoman.client.transport.network import AddressRefused
 from dragoman.engine.runner import Program
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX, Constitution
@@ -54,9 +55,9 @@ from dragoman.hub.tools.fetcher import HttpFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgents
+from dragoman.hub.tools.search_engines import ADDRESSES, SearchEngine
 from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
-from dragoman.hub.tools.web import BraveSearch
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.observe.shared_quota import SharedQuota
 from dragoman.push.guard import Guard
@@ -215,7 +216,7 @@ class _Residence:
             return await self._hub.catalogue.constitutions(tenant.id)
 
         async def company() -> str:
-            if self.model.plain:
+            if traits_of(self.model, entry.constitution.model).plain:
                 return ""  # too small to choose an agent
             return roster(await siblings(), self._reach.remotes.lines())
 
@@ -245,17 +246,30 @@ def choose(settings: Settings) -> Model:
     if name == EMBEDDED or not settings.model:
         if not settings.model and not embedded.available():
             return EchoModel()
-        return embedded.EmbeddedModel(rest)
+        small = embedded.EmbeddedModel(rest)
+        if find_spec("any_llm") is None:
+            return small
+        # A constitution that names a provider's model gets that model.
+        return ModelByProvider({"": small, EMBEDDED: small, "*": _hosted(settings, "")})
     if "/" not in settings.model:
         raise ModelError("not_found", f"{settings.model!r} is no model: say provider/name, embedded or echo")
     if find_spec("any_llm") is None:
         raise ModelError("not_found", "models of providers need the extra `llm`: pip install 'dragoman[llm]'")
-    from dragoman.hub.models.hosted import HostedModel
-
-    hosted = HostedModel(settings.model, tools=not settings.text_commands, window=settings.context_window)
+    hosted = _hosted(settings, settings.model)
     if not embedded.available():
         return hosted
     return ModelByProvider({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
+
+
+def _hosted(settings: Settings, default: str) -> Model:
+    from dragoman.hub.models.hosted import HostedModel
+
+    return HostedModel(
+        default,
+        text_commands=settings.text_commands,
+        plain=settings.plain_models,
+        window=settings.context_window,
+    )
 
 
 def listed(settings: Settings) -> list[ModelInfo]:
@@ -281,8 +295,12 @@ def _grpc(
         return None
     if find_spec("grpc") is None:
         raise ValueError("gRPC needs an extra: pip install 'dragoman[grpc]'")
-    from dragoman.server.grpc import Grpc
+    from dragoman.server.grpc import Grpc, Tls
 
+    tls = None
+    if settings.tls_cert:
+        key = settings.tls_key or settings.tls_cert
+        tls = Tls(certificate=settings.tls_cert, key=key, client_ca=settings.tls_client_ca)
     return Grpc(
         [],
         host=settings.host,
@@ -292,6 +310,7 @@ def _grpc(
         connections=connections,
         bodies=bodies,
         public_url=settings.public_url,
+        tls=tls,
         find=mounts_by_agent(hub),
     )
 
@@ -325,21 +344,21 @@ class ExternalServices:
     def __init__(self, settings: Settings, metrics: HubMetrics) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
-        self._settings, self._guard = settings, guard
+        self._guard = guard
         self.fetcher = HttpFetcher(guard.dial)
         agents = _read_registry(remotes.read_registry, folder / AGENTS_FILE)
         self.remotes = RemoteAgents(agents, guard=guard, environ=os.environ)
         self._servers = McpServers(_read_registry(mcp_servers.read_registry, folder / SERVERS_FILE))
         self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
+        self._search = _search(settings)
 
     def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
-        settings = self._settings
         return toolbox(
             database,
             model=model,
             fetcher=self.fetcher,
             check=self._check,
-            search=BraveSearch(settings.search_key) if settings.search_key else None,
+            search=self._search,
             mcp=self._servers,
             remotes=self.remotes,
             sandbox=self._sandbox,
@@ -355,6 +374,8 @@ class ExternalServices:
     async def close(self) -> None:
         await self.fetcher.close()
         await self._servers.close()
+        if self._search is not None:
+            await self._search.close()
         if self._sandbox is not None:
             await self._sandbox.close()
 
@@ -366,6 +387,18 @@ def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str
     except InvalidParams as error:
         log.error("%s", error.message)
         return {}
+
+
+def _search(settings: Settings) -> SearchEngine | None:
+    """Raises `ValueError`."""
+    if not settings.search:
+        return None
+    guard = Guard(allow_private=settings.search_private, http=True)
+    try:
+        guard.check(settings.search_url or ADDRESSES[settings.search])
+    except AddressRefused as error:
+        raise ValueError(f"the address of the search engine is refused: {error}") from None
+    return SearchEngine(settings.search, key=settings.search_key, url=settings.search_url, dial=guard.dial)
 
 
 def _sandbox(settings: Settings, metrics: HubMetrics) -> Sandbox:

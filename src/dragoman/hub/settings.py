@@ -23,14 +23,15 @@ ENVIRONMENT, FLAG = "the environment", "a flag"
 PREFIX = "DRAGOMAN_"
 SECRET = ("admin_token", "bus", "metrics_token", "push_seal", "search_key", "store")
 KEYS = {
-    "OPENAI_API_KEY": "openai/gpt-4o-mini",
-    "ANTHROPIC_API_KEY": "anthropic/claude-3-5-haiku-latest",
-    "OPENROUTER_API_KEY": "openrouter/openai/gpt-4o-mini",
+    "OPENAI_API_KEY": "openai/gpt-6-luna",
+    "ANTHROPIC_API_KEY": "anthropic/claude-haiku-5-5",
+    "OPENROUTER_API_KEY": "openrouter/~anthropic/claude-haiku-latest",
     "MISTRAL_API_KEY": "mistral/mistral-small-latest",
-    "GEMINI_API_KEY": "gemini/gemini-2.0-flash",
-    "GROQ_API_KEY": "groq/llama-3.1-8b-instant",
+    "GEMINI_API_KEY": "gemini/gemini-flash-latest",
+    "GROQ_API_KEY": "groq/openai/gpt-oss-20b",
 }
-"""Variables with providers' keys, in the order of preference, and the default model of each."""
+"""Variables with providers' keys, in the order of preference, and the default model of each: small and cheap ones, as the
+providers listed them in November 2026, by a name that moves on (`-latest`) if there is one."""
 
 
 _EACH = Limits()
@@ -46,6 +47,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     port: Port = 8080
     grpc_port: Port | None = None
     """Serve gRPC there; 0 takes a free port. Needs the extra `grpc`."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """PEM files: the certificate and its key for TLS over HTTP and gRPC, and the authorities of client certificates."""
     data: str = "~/.dragoman"
     """The folder of tasks.db, hub.db, a2a_agents.json, mcp_servers.json."""
     store: str = ""
@@ -60,8 +65,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """`provider/name`, `embedded`, `embedded:FILE.gguf`, `echo` or `scripted:FILE`; empty: chosen by the keys and packages that are there."""
     index_model: str = ""
     """The model of `index`; empty: the same."""
-    text_commands: bool = False
-    """Models of providers write their commands as text: for those that cannot call tools."""
+    text_commands: tuple[str, ...] = ()
+    """Models of providers that write their commands as text, because they cannot call tools: `ollama`, `ollama/gemma*`, `*`."""
+    plain_models: tuple[str, ...] = ()
+    """Models of providers that are too small for commands: their prompt has only the question."""
     context_window: Whole = 128_000
     """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
     agents: tuple[str, ...] = ()
@@ -87,8 +94,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     catalogue: bool = False
     """Publish a catalogue: each tenant finds its own agents, and those that the operator registered."""
     cors_origins: tuple[str, ...] = ("*",)
+    search_engine: Literal["", "brave", "searxng", "tavily"] = ""
+    """The web search of `/search`; empty: Brave's if there is a key, else none."""
     search_key: str = ""
-    """A key for Brave's web search."""
+    search_url: str = ""
+    """The address of a SearXNG server, or of something that stands for another engine."""
+    search_private: bool = False
+    """The search engine may be at an address that is not public."""
     push: bool = False
     """Agents send push notifications, over https and to public addresses; with `allow_private` to any."""
     push_seal: str = ""
@@ -121,6 +133,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The URL of the task store."""
         return self.store or f"sqlite:///{self.folder / 'tasks.db'}"
 
+    @property
+    def search(self) -> str:
+        """The search engine; empty: none."""
+        return self.search_engine or ("brave" if self.search_key else "")
+
     def describe(self) -> dict[str, Any]:
         """The settings without secrets."""
         values = msgspec.structs.asdict(self)
@@ -150,9 +167,21 @@ def settings(
         raise InvalidSetting(
             "the store of a hub is postgresql://host/database; without one, its SQLite files are in its folder (--data)"
         )
+    _check_search(out)
+    if not out.tls_cert and (out.tls_key or out.tls_client_ca):
+        raise InvalidSetting("--tls-key and --tls-client-ca need --tls-cert")
     if not out.model and find_spec("any_llm") is not None:
         out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
     return out
+
+
+def _check_search(out: Settings) -> None:
+    if out.search_engine == "searxng" and not out.search_url:
+        raise InvalidSetting("--search-engine searxng needs the address of the server: --search-url")
+    if out.search_engine in ("brave", "tavily") and not out.search_key:
+        raise InvalidSetting(f"--search-engine {out.search_engine} needs a key: DRAGOMAN_SEARCH_KEY")
+    if out.search_url and not out.search:
+        raise InvalidSetting("--search-url needs --search-engine")
 
 
 def _file(config: str) -> dict[str, Any]:
@@ -181,9 +210,15 @@ def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
+_ALL_OR_NONE = {"true": ("*",), "['true']": ("*",), "false": (), "['false']": ()}
+"""`text_commands` as yes or no, for all models."""
+
+
 def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
     known = msgspec.structs.asdict(old)
     for name, value in values.items():
+        if name == "text_commands":
+            value = _ALL_OR_NONE.get(str(value).lower(), value)
         try:
             known[name] = msgspec.convert({name: value}, Settings, strict=False)
             known[name] = getattr(known[name], name)

@@ -166,9 +166,14 @@ def _tls(agents: Sequence[Agent], certificate: str, key: str, client_ca: str) ->
         if key or client_ca:
             raise SystemExit("--tls-key and --tls-client-ca need --tls-cert")
         return None
+    # If another scheme is enough, a client may connect without a certificate.
+    required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
+    return open_tls(certificate, key, client_ca, required=required)
+
+
+def open_tls(certificate: str, key: str = "", client_ca: str = "", *, required: bool = True) -> ServerTls:
+    """TLS with these files. Raises `SystemExit`."""
     try:
-        # If another scheme is enough, a client may connect without a certificate.
-        required = not asked or all(agent.auth.everybody_shows(MutualTLS) for agent in agents)
         return ServerTls(certificate, key or None, client_ca=client_ca or None, required=required)
     except (OSError, ValueError) as error:
         raise SystemExit(f"TLS cannot be set up: {error}") from error
@@ -186,11 +191,13 @@ def _serve(
     _run(app, listener, signals, tls)
 
 
-def run(app: App, host: str, port: int, announce: Callable[[str], None]) -> None:
+def run(
+    app: App, host: str, port: int, announce: Callable[[str], None], *, tls: ServerTls | None = None
+) -> None:
     """Serve any app until interrupted, as `serve` does; `announce` is called with its URL first."""
     listener = _listen(host, port)
-    announce(f"http://{_bracket(host)}:{listener.getsockname()[1]}")
-    _run(app, listener, stop_signals(), None)
+    announce(f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}")
+    _run(app, listener, stop_signals(), tls)
 
 
 def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:

@@ -76,9 +76,8 @@ class ConstitutionTurn:
             stream_id=stream_id,
             original=str(given.get("x-arbiter.original") or self._text),
         )
-        self._model = traits_of(agent.model, self._c.model).name
-        self._plain = bool(getattr(agent.model, "plain", False))
-        """A small model: its prompt has only the question."""
+        traits = traits_of(agent.model, self._c.model)
+        self._model, self._plain = traits.name, traits.plain
         self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
         self._dispatch = Dispatch(agent.tools, self._session)
         self._messages: list[ChatMessage] = []

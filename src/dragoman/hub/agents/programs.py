@@ -210,7 +210,6 @@ class StoppableModel:
 
     def __init__(self, model: Model, tenants: Tenants) -> None:
         self._model, self._tenants = model, tenants
-        self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         await self._check()

@@ -40,9 +40,6 @@ def available() -> bool:
 
 
 class EmbeddedModel:
-    plain = True
-    """Too small for a list of commands: its prompt is short."""
-
     def __init__(
         self, path: str | Path = "", *, context: int = 4096, threads: int = 0, most: int = 320
     ) -> None:
@@ -57,7 +54,7 @@ class EmbeddedModel:
         self._turn = asyncio.Lock()
 
     def traits(self, name: str) -> ModelTraits:
-        return ModelTraits(name=self._name)
+        return ModelTraits(name=self._name, plain=True)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         async with self._turn:

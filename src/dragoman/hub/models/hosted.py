@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from importlib.util import find_spec
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -94,11 +95,26 @@ def _names_of_key(provider: str) -> list[str]:
     return [each for each in name.split("/") if each.isupper()]  # "None", of those that take none
 
 
+MAX_REMEMBERED_MODELS = 256
+"""Of models that refuse a parameter: their names come from tenants."""
+
+
+def _is_among(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a model is one of these: `provider`, `provider/name`, or the start of a name and `*`."""
+    provider = name.partition("/")[0]
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else pattern in (name, provider)
+        for pattern in patterns
+    )
+
+
 class HostedModel:
     """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
-    `tools`: call tools natively; otherwise the model writes commands. Images go to providers that take them; a provider that
-    refuses them is asked again without. `window`: context window in tokens.
+    `text_commands`: models that write commands, because they cannot call tools. `plain`: models that are too small for commands.
+    Both are providers (`ollama`), models (`ollama/gemma3`) or starts of their names (`ollama/gemma*`); `*` is all of them.
+    Images go to providers that take them; a provider that refuses them is asked again without. Likewise a model that refuses
+    `temperature`, as many that reason do. `window`: context window in tokens.
     """
 
     def __init__(
@@ -106,54 +122,76 @@ class HostedModel:
         default: str,
         *,
         completion: Callable[..., Any] | None = None,
-        tools: bool = True,
+        text_commands: Sequence[str] = (),
+        plain: Sequence[str] = (),
         window: int = 0,
         **options: Any,
     ) -> None:
         if completion is None:
-            from any_llm import acompletion
-
-            completion = acompletion
-            _takes_pictures(
-                default.partition("/")[0]
-            )  # loads the provider's library before anybody waits for it
-        self._completion: Callable[..., Any] = completion
-        self._default, self._options, self._tools = default, options, tools
+            # load the libraries before anybody waits for them; without a default, perhaps nobody ever does
+            if default:
+                _load(default.partition("/")[0])
+            else:
+                Thread(target=_load, daemon=True).start()
+        self._completion = completion
+        self._default, self._options = default, options
+        self._text_commands, self._plain = tuple(text_commands), tuple(plain)
         self._window = window
+        self._without_temperature: set[str] = set()
+        """Models that have refused it."""
 
     def traits(self, name: str) -> ModelTraits:
         name = name or self._default
         provider = name.partition("/")[0]
-        known, sees = provider in _providers(), _takes_pictures(provider)
-        return ModelTraits(name=name, known=known, tools=self._tools, sees=sees, window=self._window)
+        plain = _is_among(name, self._plain)
+        return ModelTraits(
+            name=name,
+            known=provider in _providers(),
+            tools=not plain and not _is_among(name, self._text_commands),
+            plain=plain,
+            sees=_takes_pictures(provider),
+            window=self._window,
+        )
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         begun = False
-        try:
-            async with aclosing(self._respond(prompt)) as events:
-                async for event in events:
-                    begun = True
-                    yield event
-            return
-        except ModelError as error:
-            if begun or error.code != "invalid_request" or not any(m.images for m in prompt.messages):
-                raise
-        words = replace(prompt, messages=tuple(without_images(message) for message in prompt.messages))
-        async with aclosing(self._respond(words)) as events:
-            async for event in events:
-                yield event
+        while True:
+            try:
+                async with aclosing(self._respond(prompt)) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                return
+            except ModelError as error:
+                again = None if begun or error.code != "invalid_request" else self._less(prompt, error)
+                if again is None:
+                    raise
+                prompt = again
+
+    def _less(self, prompt: Prompt, error: ModelError) -> Prompt | None:
+        """The prompt without what the model has refused; None if there is nothing to leave out."""
+        name = prompt.model or self._default
+        refused = name not in self._without_temperature and "temperature" in str(error.__cause__).lower()
+        if refused and len(self._without_temperature) < MAX_REMEMBERED_MODELS:
+            self._without_temperature.add(name)
+            return prompt
+        if any(message.images for message in prompt.messages):
+            return replace(prompt, messages=tuple(without_images(message) for message in prompt.messages))
+        return None
 
     async def _respond(self, prompt: Prompt) -> AsyncGenerator[ModelEvent]:
-        provider, _, name = (prompt.model or self._default).partition("/")
+        model = prompt.model or self._default
+        provider, _, name = model.partition("/")
+        sampling = {} if model in self._without_temperature else {"temperature": prompt.temperature}
         try:
-            stream = await self._completion(
+            stream = await (self._completion or _acompletion())(
                 model=name,
                 provider=provider,
                 messages=_messages(prompt),
                 max_tokens=prompt.max_tokens,
-                temperature=prompt.temperature,
                 stream=True,
                 stream_options={"include_usage": True},
+                **sampling,
                 **({"tools": _tools(prompt)} if prompt.tools else {}),
                 **self._options,
             )
@@ -229,6 +267,19 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 def _url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+def _load(provider: str = "") -> None:
+    """Import any-llm, and the library of a provider."""
+    _acompletion()
+    _takes_pictures(provider)
+
+
+def _acompletion() -> Callable[..., Any]:
+    from any_llm import acompletion
+
+    call: Callable[..., Any] = acompletion
+    return call
 
 
 @lru_cache(maxsize=1)

@@ -128,6 +128,8 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     """The provider exists."""
     tools: bool = False
     """It calls tools natively; otherwise it writes commands."""
+    plain: bool = False
+    """It is too small for a list of commands: its prompt has only the question."""
     window: int = 0
     """Context window in tokens; 0: unknown."""
     sees: bool = False

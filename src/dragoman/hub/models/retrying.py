@@ -20,7 +20,6 @@ class ModelByProvider:
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = dict(models)
-        self.plain = all(getattr(model, "plain", False) for model in self._models.values())
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         model = self._find(prompt.model)
@@ -34,7 +33,9 @@ class ModelByProvider:
         return traits_of(model, name) if model is not None else ModelTraits(name=name, known=False)
 
     def _find(self, name: str) -> Model | None:
-        provider = name.partition("/")[0] if "/" in name else ""
+        provider, slash, _ = name.partition("/")
+        if not slash and provider not in self._models:  # `embedded` is a name without a slash
+            provider = ""
         return self._models.get(provider) or self._models.get("*") or self._models.get("")
 
 
@@ -75,7 +76,6 @@ class RetryingModel:
         self._sleep, self._clock = sleep, clock
         self._counted = counted or (lambda provider, what: None)
         self._circuits: dict[str, _Circuit] = {}
-        self.plain = getattr(model, "plain", False)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         model = traits_of(self._model, prompt.model)

@@ -65,10 +65,8 @@ class ScriptFileModel:
 class EchoModel:
     """No model at all: it repeats the question."""
 
-    plain = True
-
     def traits(self, name: str) -> ModelTraits:
-        return ModelTraits(name="echo")
+        return ModelTraits(name="echo", plain=True)
 
     def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         text = prompt.messages[-1].content.rpartition("QUERY: ")[2]

@@ -18,8 +18,9 @@ from dragoman.hub.tools.mcp import BROWSER, Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
+from dragoman.hub.tools.search_engines import WebSearch
 from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
-from dragoman.hub.tools.web import BrowseTool, FetchTool, SearchTool, WebSearch
+from dragoman.hub.tools.web import BrowseTool, FetchTool, SearchTool
 
 _ABSENT = {
     "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",

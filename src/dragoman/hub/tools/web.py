@@ -1,27 +1,18 @@
 """`/fetch`, `/search` and `/browse`: read a page, ask a search engine, open a page in a browser.
 
-The operator chooses the search engine; Brave's is here. The browser is an MCP server named `playwright`. An address is
+The operator chooses the search engine (`search_engines.py`). The browser is an MCP server named `playwright`. An address is
 checked before the browser gets it, but not where the page then sends the browser: restrict the network of that server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Sequence
-from typing import Protocol
-from urllib.parse import urlencode
 
-import msgspec
-from msgspec import Struct
-
-from dragoman.client.transport.network import HttpTransport
-from dragoman.client.transport.transport import Transport
-from dragoman.errors import Unreachable
 from dragoman.hub.models.model import Image
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
+from dragoman.hub.tools.search_engines import WebSearch
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 
@@ -53,46 +44,7 @@ class FetchTool:
 
 
 MAX_HITS = 20
-_TAG = re.compile(r"<[^<>]+>")
-NO_PROVIDER = "web search unavailable: this hub has no search provider (set DRAGOMAN_SEARCH_KEY)"
-
-
-class Hit(Struct, frozen=True):
-    title: str
-    url: str
-    snippet: str = ""
-
-
-class WebSearch(Protocol):
-    async def search(self, query: str, top: int) -> Sequence[Hit]:
-        """Raises `A2AError`."""
-        ...
-
-
-class BraveSearch:
-    url = "https://api.search.brave.com/res/v1/web/search"
-
-    def __init__(self, key: str, *, transport: Transport | None = None, timeout: float = 12.0) -> None:
-        self._key, self._timeout = key, timeout
-        self._http: Transport = transport or HttpTransport()
-
-    async def search(self, query: str, top: int) -> Sequence[Hit]:
-        headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._http.request(
-                    "GET", f"{self.url}?{urlencode({'q': query, 'count': top})}", headers
-                )
-                body = await response.read()
-        except TimeoutError:
-            raise Unreachable("the search engine did not answer in time") from None
-        if response.status != 200:
-            raise Unreachable(f"the search engine answered HTTP {response.status}")
-        try:
-            found = msgspec.json.decode(body).get("web", {}).get("results", [])
-        except (msgspec.DecodeError, AttributeError):
-            raise Unreachable("the search engine's answer made no sense") from None
-        return [Hit(_plain(hit), hit.get("url", ""), _plain(hit, "description")) for hit in found[:top]]
+NO_PROVIDER = "web search unavailable: this hub has no search engine (the operator sets search_engine, and its key or address)"
 
 
 class SearchTool:
@@ -119,10 +71,6 @@ class SearchTool:
         hits = await self._search.search(query.strip(), top)
         lines = [f"{n}. {hit.title} — {hit.snippet}\n   {hit.url}" for n, hit in enumerate(hits, 1)]
         return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
-
-
-def _plain(hit: dict[str, str], member: str = "title") -> str:
-    return " ".join(_TAG.sub("", hit.get(member) or "").split())
 
 
 class BrowseTool:
