@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -21,6 +22,7 @@ from dragoman.hub.settings import InvalidSetting, Settings, settings
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.server.runtime import running
+from tests import postgres
 from tests.hub.house import SCOUT, house
 
 
@@ -339,3 +341,27 @@ async def test_agents_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert json.loads(capsys.readouterr().out)["goal"] == "find things out"
         assert await run("delete", "scout") == 0
         assert await run("show", "scout") == 1
+
+
+@pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
+@pytest.mark.parametrize("where", ["folder", "postgresql"])
+async def test_agents_are_changed_in_the_database_of_a_hub(
+    tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"--data={tmp_path}"
+    if where == "postgresql":
+        place = f"--store={postgres.server().database(f'agents_{uuid4().hex}')}"
+    (tmp_path / "scout.json").write_text(json.dumps(SCOUT))
+    there = [place, "--tenant", "acme"]
+    run = lambda *words: asyncio.to_thread(main, list(words))  # noqa: E731
+    assert await run("tenant", "add", "acme", place) == 0
+    assert await run("agent", "apply", "scout.json", *there) == 0
+    assert "scout  version 1" in capsys.readouterr().out
+    assert await run("agent", "list", *there) == 0
+    assert "research-analyst" in capsys.readouterr().out
+    assert await run("agent", "show", "scout", *there) == 0
+    assert json.loads(capsys.readouterr().out)["goal"] == SCOUT["goal"]
+    assert await run("agent", "delete", "scout", *there) == 0
+    for words in (["show", "scout", *there], ["list", place], ["list", place, "--tenant", "nobody"]):
+        assert await run("agent", *words) == 1
+        assert "there is no" in (said := capsys.readouterr().err) or "whose agents" in said

@@ -74,7 +74,7 @@ async def test_a_database_of_a_newer_version_is_refused_and_one_of_this_version_
         database = await open_database(tmp_path / "hub.db").open()
         await database.close()
     newer = sqlite3.connect(tmp_path / "hub.db")
-    newer.execute("pragma user_version = 2")
+    newer.execute("pragma user_version = 1000")
     newer.close()
     with pytest.raises(Unavailable, match="newer version"):
         await open_database(tmp_path / "hub.db").open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,10 +13,14 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.hub.assembly import application
+from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import InvalidSetting, Settings, settings
-from dragoman.hub.store.database import open_database
+from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.schedules import Schedules
+from dragoman.hub.store.tenants import Tenants
+from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
 from tests import postgres
 from tests.hub.house import ADMIN, SCOUT, Caller, House
 from tests.hub.scripted import ScriptedModel
@@ -143,7 +148,7 @@ async def test_a_due_schedule_runs_once_however_many_hubs_look(tmp_path: Any) ->
 async def test_tables_of_a_newer_version_are_refused(tmp_path: Any) -> None:
     url = postgres.server().database(f"hubs_{uuid4().hex}")
     database = await open_database(url).open()
-    await database.change("update hub.version set number = number + 1")
+    await database.change("update hub.version set number = number + 1000")
     await database.close()
     with pytest.raises(Unavailable, match="newer version"):
         await open_database(url).open()
@@ -154,3 +159,48 @@ def test_the_store_of_a_hub_is_a_postgresql_url() -> None:
         settings({"store": "sqlite:///x.db"}, environment={}, config="none.toml")
     given = settings({"store": "postgresql://u:secret@h/d"}, environment={}, config="none.toml")
     assert "secret" not in str(given.describe())
+
+
+@asynccontextmanager
+async def sandboxes(folder: Path, *, seconds: float = 20.0) -> AsyncIterator[tuple[Database, list[Sandbox]]]:
+    """Sandboxes of two hubs on one path."""
+    url = postgres.server().database(f"hubs_{uuid4().hex}")
+    async with AsyncExitStack() as stack:
+        made = []
+        for _ in range(2):
+            database = await open_database(url).open()
+            stack.push_async_callback(database.close)
+            leases = WorkspaceLeases(database, seconds=seconds)
+            made.append(Sandbox(folder, Process(unconfined=True, seconds=seconds), leases=leases))
+        await Tenants(database).add("acme")
+        yield database, made
+
+
+async def test_commands_of_a_tenant_run_one_at_a_time_at_all_hubs(tmp_path: Path) -> None:
+    async with sandboxes(tmp_path) as (database, hubs):
+        alone = "mkdir busy && sleep 0.02 && rmdir busy && echo alone"
+        runs = [hubs[n % 2].run("1", alone) for n in range(8)]
+        assert [ran.output for ran in await asyncio.gather(*runs)] == ["alone\n"] * 8
+        assert not await database.all("select * from workspace_leases"), "each lease is given back"
+
+
+async def test_a_hub_waits_for_the_command_of_a_hub_that_died(tmp_path: Path) -> None:
+    async with sandboxes(tmp_path) as (database, (_, hub)):
+        assert await WorkspaceLease(database, 1, 60.0).take()  # and nobody gives it back
+        waiting = asyncio.create_task(hub.run("1", "echo here"))
+        await asyncio.wait((waiting,), timeout=0.3)
+        assert not waiting.done()
+        await database.change("update workspace_leases set until = 0")
+        assert (await waiting).output == "here\n"
+
+
+async def test_a_hub_that_stood_still_leaves_the_folder_to_the_hub_that_has_it_now(tmp_path: Path) -> None:
+    async with sandboxes(tmp_path) as (database, (hub, other)):
+        running = asyncio.create_task(hub.run("1", "touch began; until test -e go; do sleep 0.01; done"))
+        await until(lambda: (tmp_path / "t1" / "began").exists())
+        await database.change("update workspace_leases set until = 0")
+        await other.run("1", "echo kept > theirs")
+        (tmp_path / "t1" / "go").touch()
+        with pytest.raises(Unavailable, match="another hub"):
+            await running
+        assert (tmp_path / "t1" / "theirs").read_text() == "kept\n"

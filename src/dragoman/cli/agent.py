@@ -1,4 +1,4 @@
-"""`dragoman agent`: manage the agents of a tenant, at a running hub."""
+"""`dragoman agent`: manage the agents of a tenant, at a running hub or in the database of a hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from msgspec import Struct
 
 from dragoman.cli import show
 from dragoman.cli.connect import report_error
+from dragoman.cli.hub import read
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NOT_JSON
 from dragoman.errors import A2AError
+from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.tenants import Tenants
 
 T = TypeVar("T")
 
@@ -27,6 +31,10 @@ EPILOG = """\
   dragoman agent delete scout
 
 --url or the variable DRAGOMAN_URL is the hub (default: http://127.0.0.1:8080). --token or DRAGOMAN_TOKEN is the token of a tenant.
+
+  dragoman agent apply scout.json --tenant acme --store postgresql://host/database
+
+With --tenant, the agents are changed in the database of the hub, which need not run. Running hubs have the change at once.
 """
 
 
@@ -62,6 +70,9 @@ def register(commands: Any) -> None:
             default=os.environ.get("DRAGOMAN_TOKEN", ""),
             help="token of a tenant (default: the variable DRAGOMAN_TOKEN)",
         )
+        each.add_argument("--tenant", default="", help="name or number of a tenant: use the hub's database")
+        each.add_argument("--data", help="with --tenant: the hub's folder (default: ~/.dragoman)")
+        each.add_argument("--store", help="with --tenant: the hub's database: postgresql://host/database")
         each.set_defaults(run=run, work=work)
 
 
@@ -119,9 +130,45 @@ class _HubClient:
         await self._http.close()
 
 
+class _HubDatabase:
+    """The agents of a tenant, in the database of a hub."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if not args.tenant:
+            raise HubRefused("whose agents? give --tenant with --store and --data")
+        given = read(args)
+        if not given.store and not (given.folder / "hub.db").is_file():
+            raise HubRefused(f"there is no hub in {given.folder}: `dragoman init` creates one")
+        self._tenant, self._database = args.tenant, open_database(given.tasks, given.folder)
+
+    async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
+        await self._database.open()
+        tenant = (await Tenants(self._database).find(self._tenant)).id
+        catalogue = Catalogue(self._database)
+        result: Any = None
+        if method == "PUT":
+            result = (await catalogue.replace(tenant, id, msgspec.json.decode(body), make=True)).public
+        elif method == "DELETE":
+            await catalogue.delete(tenant, id)
+        elif id:
+            found = await catalogue.find(tenant, id)
+            if not isinstance(found, CatalogueEntry):
+                raise HubRefused(f"there is no agent {id[:80]!r}")
+            result = found.public
+        else:
+            result = {"agents": [entry.public for entry in await catalogue.list(tenant)]}
+        return msgspec.convert(result, shape)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+_Hub = _HubClient | _HubDatabase
+
+
 async def run(args: argparse.Namespace) -> int:
     try:
-        hub = _HubClient(args)
+        hub = _HubDatabase(args) if args.tenant or args.store or args.data else _HubClient(args)
         try:
             await args.work(hub, args)
         finally:
@@ -131,7 +178,7 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _apply(hub: _HubClient, args: argparse.Namespace) -> None:
+async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
     for name in args.file:
         raw = _read(name)
         try:
@@ -152,17 +199,17 @@ def _read(name: str) -> bytes:
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
-async def _list(hub: _HubClient, args: argparse.Namespace) -> None:
+async def _list(hub: _Hub, args: argparse.Namespace) -> None:
     page = await hub("GET", shape=_Page)
     rows = [(each.id, each.role or ("code" if each.code else ""), each.goal) for each in page.agents]
     show.table(("agent", "role", "goal"), rows)
 
 
-async def _show(hub: _HubClient, args: argparse.Namespace) -> None:
+async def _show(hub: _Hub, args: argparse.Namespace) -> None:
     show.json(await hub("GET", args.id, shape=dict[str, Any]))
 
 
-async def _delete(hub: _HubClient, args: argparse.Namespace) -> None:
+async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
     await hub("DELETE", args.id, shape=object)
 
 

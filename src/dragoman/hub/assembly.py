@@ -48,6 +48,7 @@ from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.requests import IdempotencyKeys
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Quotas
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
@@ -97,11 +98,14 @@ def application(
     model = model or RetryingModel(choose(settings), counted=metrics.provider)
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    reach = ExternalServices(settings, metrics)
-    residence = _Residence(model, reach)
     tasks = store or settings.tasks
     opened, bus = open_store(tasks), open_bus(settings.bus or tasks)
     database = open_database(tasks, settings.folder)
+    leases = None
+    if opened.quotas.spans_machines:
+        leases = WorkspaceLeases(database, seconds=settings.exec_seconds)
+    reach = ExternalServices(settings, metrics, leases)
+    residence = _Residence(model, reach)
     counter = SharedQuota(opened.quotas) if opened.quotas.spans_machines else None
     hub = Hub(
         database,
@@ -341,7 +345,9 @@ AGENTS_FILE, SERVERS_FILE = "a2a_agents.json", "mcp_servers.json"
 
 
 class ExternalServices:
-    def __init__(self, settings: Settings, metrics: HubMetrics) -> None:
+    def __init__(
+        self, settings: Settings, metrics: HubMetrics, leases: WorkspaceLeases | None = None
+    ) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
         self._guard = guard
@@ -349,7 +355,7 @@ class ExternalServices:
         agents = _read_registry(remotes.read_registry, folder / AGENTS_FILE)
         self.remotes = RemoteAgents(agents, guard=guard, environ=os.environ)
         self._servers = McpServers(_read_registry(mcp_servers.read_registry, folder / SERVERS_FILE))
-        self._sandbox = _sandbox(settings, metrics) if settings.allow_exec else None
+        self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
         self._search = _search(settings)
 
     def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
@@ -401,7 +407,7 @@ def _search(settings: Settings) -> SearchEngine | None:
     return SearchEngine(settings.search, key=settings.search_key, url=settings.search_url, dial=guard.dial)
 
 
-def _sandbox(settings: Settings, metrics: HubMetrics) -> Sandbox:
+def _sandbox(settings: Settings, metrics: HubMetrics, leases: WorkspaceLeases | None) -> Sandbox:
     cell: Cell
     whose = command_user()
     if warning := root_warning():
@@ -426,4 +432,5 @@ def _sandbox(settings: Settings, metrics: HubMetrics) -> Sandbox:
         disk=settings.exec_disk_mb << 20,
         owner=whose,
         counted=metrics.sandbox,
+        leases=leases,
     )

@@ -39,9 +39,9 @@ class NewerDatabase(Exception):
     """The database was written by a newer version of the program."""
 
 
-def scripts(database: str) -> dict[int, tuple[str, str]]:
-    """The scripts for `sqlite` or `postgres`, by number: name and text."""
-    folder = files("dragoman.stores").joinpath("schema")
+def scripts(database: str, package: str = "dragoman.stores") -> dict[int, tuple[str, str]]:
+    """The scripts of a package for `sqlite` or `postgres`, by number: name and text."""
+    folder = files(package).joinpath("schema")
     found = [file for file in folder.iterdir() if file.name.endswith(f".{database}.sql")]
     return {int(file.name[:3]): (file.name, file.read_text(encoding="utf-8")) for file in found}
 

@@ -1,23 +1,29 @@
 """Runs commands in the folder of their tenant, isolated by a cell.
 
 The sandbox runs one command at a time for a tenant, and limits its time, its output and its folder. The cell is a confined
-process (`process.py`) or a container (`container.py`).
+process (`process.py`) or a container (`container.py`). Hubs that share the folders take turns (`store/workspace_leases.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.errors import A2AError, Unavailable, keep_going
 from dragoman.hub.sandbox.child_process import ChildProcess, start
 from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.sandbox.workspace import Workspace, min_free_bytes
+from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
+
+log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = 32 * 1024
 _CHECK_SECONDS = 0.5
@@ -47,7 +53,7 @@ class Cell(Protocol):
 
 class Sandbox:
     """`seconds` limits a command, `disk` bytes a tenant's folder. `owner`: the user of the folders, if not the hub's own.
-    `counted` feeds metrics."""
+    `counted` feeds metrics. `leases`: other hubs use the same folders."""
 
     def __init__(
         self,
@@ -58,31 +64,41 @@ class Sandbox:
         disk: int = 1 << 30,
         owner: RunAsUser | None = None,
         counted: Callable[[str, float], None] | None = None,
+        leases: WorkspaceLeases | None = None,
     ) -> None:
         self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
         self._owner = owner
         self._counted = counted or (lambda what, by: None)
+        self._leases = leases
         self._busy: dict[str, asyncio.Lock] = {}
 
     async def run(self, tenant: str, command: str) -> CommandResult:
         """Run a shell command until it ends or times out. Cancelling kills it. Raises `A2AError`."""
         workspace = self._workspace(tenant)
-        async with self._lock(tenant):
+        async with self._alone(tenant) as lease:
             room = await _thread(workspace.save)
+            held = await _renew(lease)
             undone = spoilt = False
             try:
-                ran, spoilt = await self._run(tenant, workspace, command, room)
+                if held:
+                    ran, spoilt = await self._run(tenant, workspace, command, room)
             finally:
-                undone = await _thread(lambda: workspace.settle(room, spoilt=spoilt))
-                self._counted("rollback", int(undone))
+                if held := held and await _renew(lease):
+                    undone = await _thread(lambda: workspace.settle(room, spoilt=spoilt))
+                    self._counted("rollback", int(undone))
+        if not held:
+            raise Unavailable(
+                "another hub has the folder by now: the command may or may not have taken effect"
+            )
         if not undone:
             return ran
         why = f"[undone: the workspace may have {self._disk} bytes, and is as it was before the command]"
         return replace(ran, output=f"{ran.output}\n{why}".lstrip(), code=ran.code or 1)
 
     async def write(self, tenant: str, path: str, content: bytes) -> None:
-        """Raises `InvalidParams` and `QuotaExceeded`."""
-        await self._file(tenant, lambda workspace: workspace.write(path, content))
+        """Raises `InvalidParams` and `QuotaExceeded`, and `Unavailable` if another hub uses the folder."""
+        async with self._alone(tenant):  # a command that is undone would undo this, too
+            await _thread(lambda: self._workspace(tenant).write(path, content))
 
     async def read(self, tenant: str, path: str) -> bytes | None:
         return await self._file(tenant, lambda workspace: workspace.read(path))
@@ -131,6 +147,16 @@ class Sandbox:
         async with self._lock(tenant):
             return await _thread(lambda: work(self._workspace(tenant)))
 
+    @asynccontextmanager
+    async def _alone(self, tenant: str) -> AsyncIterator[WorkspaceLease | None]:
+        """Nobody else changes the folder, here or at another hub."""
+        async with self._lock(tenant):
+            if self._leases is None:
+                yield None
+            else:
+                async with self._leases.hold(tenant) as lease:
+                    yield lease
+
     def _workspace(self, tenant: str) -> Workspace:
         return Workspace(
             self._folder / f"t{tenant}",
@@ -141,6 +167,13 @@ class Sandbox:
 
     def _lock(self, tenant: str) -> asyncio.Lock:
         return self._busy.setdefault(tenant, asyncio.Lock())
+
+
+async def _renew(lease: WorkspaceLease | None) -> bool:
+    """False: another hub may have the folder by now, so this one may not touch it."""
+    with keep_going(log, "renewing the lease of a workspace", A2AError):
+        return lease is None or await lease.renew()
+    return False
 
 
 async def _thread(work: Callable[[], T]) -> T:

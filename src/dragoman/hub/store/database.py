@@ -25,7 +25,9 @@ from dragoman.errors import InvalidParams
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
+PACKAGE = "dragoman.hub.store"
+"""Where the numbered scripts of the schema are (`schema/`)."""
+NEWER = "the database was written by a newer version of dragoman"
 _RESULT_SECONDS = 30 * 86_400
 """How long `run_once` keeps results."""
 
@@ -66,7 +68,7 @@ class Tables(Protocol):
     """Where the tables are."""
 
     async def open(self) -> None:
-        """Create the tables if there are none. Raises `Unavailable`, also for tables of a newer version."""
+        """Create the tables, or bring them to this version. Raises `Unavailable`, also for tables of a newer version."""
         ...
 
     async def close(self) -> None: ...

@@ -3,7 +3,7 @@
 Each transaction holds the lock of its tenant: transactions of one tenant run one after another, on whichever node, as they do in
 SQLite. A commit whose answer is lost is looked up, so nothing is written twice (`stores/postgres/database.py`).
 
-The schema is `schema.postgres.sql`; `hub.version` says which version of it a database has.
+The schema is the scripts `schema/*.postgres.sql`; `hub.version` has the number of the last one that a database has seen.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import asyncpg
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import SCHEMA_VERSION, MissingReference, Row, Work
+from dragoman.hub.store.database import NEWER, PACKAGE, MissingReference, Row, Work
+from dragoman.stores.common import NewerDatabase, missing, scripts
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database, clean
 
@@ -33,6 +33,7 @@ _WAIT = f"set local lock_timeout = {int(PATIENCE * 1000)}"
 _VERSION = "select coalesce(sum(generation), 0) + count(*) from tenants"
 _EXISTS = "select to_regclass('hub.version') is not null"
 _KNOWN = "select number from hub.version"
+_FIRST, _STEP = "insert into hub.version (number) values ($1)", "update hub.version set number = $1"
 _CREATE_LOCK = "select pg_advisory_xact_lock(1684369000, 0)"
 _SEARCH = """
 select * from (select m.*, -ts_rank_cd('{{0.2, 0.4, 0.8, 1.0}}', m.words, query) as score
@@ -126,6 +127,7 @@ _TABLES = [
     "tenants",
     "todos",
     "usage",
+    "workspace_leases",
 ]
 _TABLE = re.compile(rf"\b(from|into|update|join) ({'|'.join(_TABLES)})\b")
 
@@ -159,11 +161,14 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 async def _create_tables(db: Connection) -> None:
-    """Create the tables of a new database, in one transaction. Raises `Unavailable` for tables of a newer version."""
+    """Run the scripts that a database has not seen, in one transaction. Raises `Unavailable` for one of a newer version."""
     await db.execute(_WAIT)
     await db.execute(_CREATE_LOCK)  # two hubs may start at the same time
-    if not await db.fetchval(_EXISTS):
-        await db.execute(files("dragoman.hub.store").joinpath("schema.postgres.sql").read_text("utf-8"))
-        await db.execute("insert into hub.version (number) values ($1)", SCHEMA_VERSION)
-    elif await db.fetchval(_KNOWN) > SCHEMA_VERSION:
-        raise Unavailable("the database was written by a newer version of dragoman")
+    exists = await db.fetchval(_EXISTS)
+    version = await db.fetchval(_KNOWN) if exists else 0
+    try:
+        for number, _, script in missing(scripts("postgres", PACKAGE), version):
+            await db.execute(script)
+            await db.execute(_STEP if number > 1 else _FIRST, number)
+    except NewerDatabase as error:
+        raise Unavailable(NEWER) from error

@@ -4,7 +4,7 @@ One transaction writes at a time, on the writer's thread; a read runs on the rea
 caller's thread, which is faster than another thread. Other processes may write to the file at the same time (`dragoman tenant add`
 beside a running hub); their changes are visible at once.
 
-The schema is `schema.sqlite.sql`; `pragma user_version` says which version of it a file has.
+The schema is the scripts `schema/*.sqlite.sql`; `pragma user_version` is the number of the last one that a file has.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import SCHEMA_VERSION, MissingReference, Row, Work
+from dragoman.hub.store.database import NEWER, PACKAGE, MissingReference, Row, Work
+from dragoman.stores.common import NewerDatabase, missing, scripts
 
 log = logging.getLogger(__name__)
 
@@ -190,17 +190,17 @@ def _run(work: Callable[[Any], T], given: Any) -> T:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    """Create the tables of a new file, in one transaction. Raises `Unavailable` for a file of a newer version."""
+    """Run the scripts that a file has not seen, in one transaction. Raises `Unavailable` for a file of a newer version."""
     db.execute("begin immediate")  # two processes may open a new file at the same time
     try:
         version = db.execute("pragma user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise Unavailable("the database was written by a newer version of dragoman")
-        if version == 0:
-            script = files("dragoman.hub.store").joinpath("schema.sqlite.sql").read_text("utf-8")
+        for number, _, script in missing(scripts("sqlite", PACKAGE), version):
             for statement in _statements(script):
                 db.execute(statement)
-            db.execute(f"pragma user_version = {SCHEMA_VERSION}")
+            db.execute(f"pragma user_version = {number}")
+    except NewerDatabase as error:
+        db.execute("rollback")
+        raise Unavailable(NEWER) from error
     except BaseException:
         db.execute("rollback")
         raise

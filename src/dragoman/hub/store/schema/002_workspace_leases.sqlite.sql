@@ -1,0 +1,1 @@
+-- A SQLite file has one hub: there are no leases of workspaces.
