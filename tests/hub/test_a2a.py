@@ -18,7 +18,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unauthenticated
 from dragoman.model.card import AgentCard, Interface, Skill
-from tests.hub.house import SCOUT, house, message
+from tests.hub.house import SCOUT, events, house, message
 from tests.push.webhook import Receiver
 from tests.requirements import older
 from tests.server.wire import Answer
@@ -573,3 +573,84 @@ async def test_a_late_subscription_of_arbiter_replays_the_texts_and_adds_the_lif
         assert numbers == sorted(numbers)
         rest = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": numbers[0]})
         assert "-meta-" not in rest.body.decode(), "who goes on with a stream gets what was missed of it"
+
+
+def frame_kinds(results: list[Any]) -> list[str]:
+    """What each frame of a stream is: the state of a status, else the end of the artifact's id, or its name for a note."""
+    out = []
+    for each in results:
+        if each["kind"] == "status-update":
+            out.append(each["status"]["state"])
+        elif "-meta-" in each["artifact"]["artifactId"]:
+            out.append(each["artifact"]["name"])
+        else:
+            out.append(each["artifact"]["artifactId"].partition("-")[2])
+    return out
+
+
+async def test_resubscribing_replays_the_log_event_by_event_with_the_notes_where_they_were_written() -> None:
+    hold = asyncio.Event()
+    async with house(["one\n/mem write note\n/write a.txt\nfile\n/endwrite", ("two ", hold, "three")]) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"two" in first.body)
+        id = first.results()[0]["taskId"]
+        late = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await late.until(lambda: b"two" in late.body)
+        hold.set()
+        told, heard = (await late.end()).results(), (await first.end()).results()
+        kinds = frame_kinds(told)
+        notes = {"stream_start", "token_usage", "stream_end"}
+        assert [kind for kind in kinds if kind not in notes] == frame_kinds(heard), (
+            "the same events, in order"
+        )
+        assert kinds[:2] == ["working", "stream_start"]
+        used = kinds.index("token_usage")
+        assert kinds.index("text-0") < used < kinds.index("tool-0"), (
+            "the tokens of the first reply come after its text"
+        )
+        assert kinds[-2:] == ["stream_end", "completed"] or kinds[-3:-1] == ["stream_end", "text-0"]
+        live = [each for each in told if each["kind"] == "artifact-update" and "-meta-" not in str(each)]
+        assert live == [each for each in heard if each["kind"] == "artifact-update"], (
+            "piece by piece, not as one"
+        )
+        numbers = [int(frame.id) for frame in late.frames() if frame.id]
+        assert numbers == sorted(set(numbers)), "each event has a place of its own"
+        native = [kind for kind, _ in events(await acme("GET", f"/v1/requests/{id}/events"))]
+        shown = [kind for kind in native if kind in notes]
+        assert shown == [kind for kind in kinds if kind in notes], "the same as the native API"
+
+
+async def test_a_resubscription_shows_a_note_before_the_next_event_of_a2a_comes() -> None:
+    hold = asyncio.Event()
+    async with house(["one\n/mem read", (hold, "two")]) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"tool_call" in first.body)
+        late = acme.open_rpc("index", "tasks/resubscribe", {"id": first.results()[0]["taskId"]})
+        await late.until(lambda: b"x-arbiter.token_usage" in late.body)  # the second reply has not begun
+        hold.set()
+        assert (await late.end()).results()[-1]["final"] is True
+        await first.end()
+
+
+async def test_a_resubscription_to_an_agent_that_is_code_ends_with_its_answer() -> None:
+    hold = asyncio.Event()
+    agent = Agent("Coder", id="coder")
+
+    @agent.skill
+    async def work(turn: Turn) -> None:
+        out = turn.artifact("words")
+        await out.write("half ")
+        await hold.wait()
+        await out.write("done")
+
+    async with house(code=[agent]) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("coder", "message/stream", message("hi"))
+        await first.until(lambda: b"half" in first.body)
+        late = acme.open_rpc("coder", "tasks/resubscribe", {"id": first.results()[0]["taskId"]})
+        await late.until(lambda: b"half" in late.body)
+        hold.set()
+        told, heard = (await late.end()).results(), (await first.end()).results()
+        assert told == heard

@@ -90,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "console": "serve pages and an API at /console: the admin token shows all tasks, a tenant's token its own",
         "catalogue": "publish a catalogue with a search: a tenant finds its own agents (/.well-known/ai-catalog.json, /catalogue)",
         "cors_origins": "origin of web pages that may call the hub; may be repeated (default: *)",
+        "strict": "refuse over A2A what an Arbiter server refuses: other versions, methods and bindings",
         "search_engine": "web search of the agents: brave, searxng or tavily (default: brave, if there is a key)",
         "search_key": "key of the search engine; better as the variable DRAGOMAN_SEARCH_KEY",
         "search_url": "address of a SearXNG server",

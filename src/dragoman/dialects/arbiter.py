@@ -81,6 +81,15 @@ class Arbiter(V0_3):
         return ArbiterWriter(self, request.message if isinstance(request, ops.SendMessage) else None)
 
 
+def require_kinds(params: bytes) -> None:
+    """Every part of a message says its kind, which other agents of 0.3 do not insist on. Raises `InvalidParams`."""
+    message = msgspec.json.decode(params).get("message")
+    parts = message.get("parts") if isinstance(message, dict) else None
+    for n, part in enumerate(parts if isinstance(parts, list) else ()):
+        if isinstance(part, dict) and "kind" not in part:
+            refuse(f"message.parts[{n}].kind", "is missing")
+
+
 def _check(document: dict[str, Any], path: str, names: tuple[str, ...]) -> None:
     """What is there is a string. Raises `InvalidParams`."""
     for name in names:

@@ -117,10 +117,16 @@ def _allowed(chosen: ChosenDialect, allowed: Collection[str] | None) -> ChosenDi
     return chosen
 
 
-def check_version_first(version: str, home: str) -> None:
-    """Check the version before the body is read, if the `home` dialect does so. Raises `DialectRefused`."""
-    if home and DIALECTS[home].checks_version_first and (label := version_of(version)) not in ("", *VERSIONS):
-        raise DialectRefused(DIALECTS[home], _unsupported(label, VERSIONS))
+def check_version_first(version: str, home: str, *, only: bool = False) -> None:
+    """Check the version before the body is read, if the `home` dialect does so. Raises `DialectRefused`.
+
+    `only`: the endpoint speaks no other dialect, and takes its version by the letter.
+    """
+    dialect = DIALECTS[home]
+    if only and dialect.checks_version_first and version not in ("", dialect.version, dialect.version[:-2]):
+        raise DialectRefused(dialect, _unsupported(version, (dialect.version,)))
+    if dialect.checks_version_first and (label := version_of(version)) not in ("", *VERSIONS):
+        raise DialectRefused(dialect, _unsupported(label, VERSIONS))
 
 
 def choose_for_rest(

@@ -437,6 +437,22 @@ class Engine:
                 if batch:
                     yield batch
 
+    async def replay(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Sequence[Record]]:
+        """All records of a task, from the first to its end: for services that show more of a log than A2A's events.
+
+        Nothing if the task has ended. Raises as `stream` does.
+        """
+        await self._find_streaming_program(call, request)
+        head = await self._head(call, request.id)
+        if head.terminal:
+            return
+        with self._reader(call, head, 0) as reader:
+            ended = False
+            while not ended:
+                records = await reader.next()
+                ended = any(record.terminal for record in records)
+                yield records
+
     def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
         """`look`: there may be more in the log than `snapshot` shows."""
         log = self._store.scope(call.scope)

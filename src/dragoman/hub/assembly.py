@@ -174,7 +174,14 @@ def application(
         audit=hub.record.audit,
         push=settings.push,
     )
-    site = Site(hub, residence.model, scheduler, models=listed(settings), origins=settings.cors_origins)
+    site = Site(
+        hub,
+        residence.model,
+        scheduler,
+        models=listed(settings),
+        origins=settings.cors_origins,
+        strict=settings.strict,
+    )
     app = App(
         [],
         console=console(hub, parts, site.table) if console is not None else None,

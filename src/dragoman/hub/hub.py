@@ -27,11 +27,11 @@ from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, T
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, Make
 from dragoman.hub.conversations import events
-from dragoman.hub.conversations.events import HubEvent, HubEventReader, with_notes
+from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.errors import NotFound
 from dragoman.hub.folder_lock import FolderLock
-from dragoman.hub.metadata import AGENT_VERSION, NATIVE
+from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.catalogue import Catalogue
@@ -63,8 +63,6 @@ from dragoman.model.task import Task, TaskState
 log = logging.getLogger(__name__)
 
 A2A = "a2a"
-ARBITER = "arbiter"
-"""Callers of this dialect get an error, not a failed task, when an agent breaks."""
 ATTEMPTS = 20
 """Restarts of a request without progress. A long reply of a model may take several restarts."""
 
@@ -114,7 +112,7 @@ class Hub:
         self.record = HubObserver(store, self.metrics, self.usages)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
-        self._service = self.record.around(self.engine)
+        self._service = self.record.around(ReplayingEngine(self.engine))
         """The engine behind the audit log, for requests from outside."""
 
     async def start(self, **options: Any) -> None:
@@ -167,10 +165,7 @@ class Hub:
         if not isinstance(request, SendMessage):
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
-            batches = self._service.stream(call, request)
-            if call.dialect == ARBITER and call.after is None:
-                batches = with_notes(self._store.scope(call.scope), request.id, batches)
-            async for batch in batches:
+            async for batch in self._service.stream(call, request):
                 yield batch
             return
         async with self.admission.admit_message(call, request, via=A2A) as (call, request):

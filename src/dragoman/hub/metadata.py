@@ -14,6 +14,8 @@ The last status of a task has `x-arbiter.agent_id .input_tokens .output_tokens .
 """
 
 NATIVE = "native"
+ARBITER = "arbiter"
+"""The dialect whose callers get an error, not a failed task, when an agent breaks, and the notes of an agent when they resubscribe."""
 VIA = "x-dragoman.via"
 """How a request came in: `native` or `a2a`."""
 AGENT_VERSION = "x-dragoman.version"

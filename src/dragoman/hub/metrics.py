@@ -144,8 +144,8 @@ class HubObserver:
         self._instruments.settled(snapshot)
         self._metrics.settled(snapshot)
 
-    def around(self, engine: Engine) -> Service:
-        return InstrumentedService(engine, self._instruments)
+    def around(self, service: Service) -> Service:
+        return InstrumentedService(service, self._instruments)
 
     async def deliver(self, engine: Engine, call: Call, request: SendMessage) -> None:
         outcome, began = "INTERNAL_ERROR", time.perf_counter()

@@ -94,6 +94,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     catalogue: bool = False
     """Publish a catalogue: each tenant finds its own agents, and those that the operator registered."""
     cors_origins: tuple[str, ...] = ("*",)
+    strict: bool = False
+    """Answer A2A as an Arbiter server does, and refuse what it refuses: other versions, methods, bindings."""
     search_engine: Literal["", "brave", "searxng", "tavily"] = ""
     """The web search of `/search`; empty: Brave's if there is a key, else none."""
     search_key: str = ""
@@ -168,6 +170,10 @@ def settings(
             "the store of a hub is postgresql://host/database; without one, its SQLite files are in its folder (--data)"
         )
     _check_search(out)
+    if out.strict and (out.push or out.grpc_port is not None):
+        raise InvalidSetting(
+            "--strict has neither push notifications nor gRPC: leave out --push and --grpc-port"
+        )
     if not out.tls_cert and (out.tls_key or out.tls_client_ca):
         raise InvalidSetting("--tls-key and --tls-client-ca need --tls-cert")
     if not out.model and find_spec("any_llm") is not None:

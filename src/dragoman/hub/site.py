@@ -13,9 +13,12 @@ Every error is JSON.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.dialects.cards import write_card
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules
 from dragoman.hub.api.about import ModelInfo
@@ -23,9 +26,11 @@ from dragoman.hub.api.authentication import AGENTS_PATH, AuthenticatedTenant, au
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, Table, error_response, send
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.metadata import ARBITER
 from dragoman.hub.models.model import Model
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.tenants import Tenant
+from dragoman.model.card import JSONRPC, AgentCard, Interface
 from dragoman.server.cors import Cors
 from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import Mount
@@ -45,8 +50,10 @@ class Site:
         *,
         models: Sequence[ModelInfo] = (),
         origins: Sequence[str] = ("*",),
+        strict: bool = False,
     ) -> None:
-        self._hub = hub
+        """`strict`: refuse over A2A what an Arbiter server refuses."""
+        self._hub, self._strict = hub, strict
         self._cors = Cors(origins)
         self.table: Table = Table(
             [
@@ -57,7 +64,7 @@ class Site:
                 *schedules.todo_routes(hub),
                 *schedules.routes(hub, scheduler),
                 *admin.routes(hub),
-                *about.routes(hub, models, lambda: self.table),
+                *about.routes(hub, models, lambda: self.table, strict=strict),
             ]
         )
 
@@ -94,15 +101,16 @@ class Site:
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
             await self._administrator(exchange)
         else:
-            tenant = await authenticate(self._hub, exchange.header(b"authorization"), path)
+            header = exchange.header(b"authorization")
+            if self._strict and not header.startswith("Bearer "):
+                header = ""
+            tenant = await authenticate(self._hub, header, path)
             if path.startswith(AGENTS_PATH):
                 return await self._agent(exchange, tenant)
         if found is None:
             raise NotFound(f"there is nothing at {path[:200]}")
         if route is None:
-            allow = ", ".join(found[0]).encode()
-            answer = ApiResponse({"error": f"this path takes {allow.decode()}"}, 405, ((b"allow", allow),))
-            await send(exchange, answer)
+            await self._refuse_method(exchange, ", ".join(found[0]))
             return None
         await self._handle(exchange, route, tenant, found[1])
         return None
@@ -126,22 +134,47 @@ class Site:
 
     # -- agents ------------------------------------------------------------------------------------------------
 
-    async def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount:
+    async def _agent(self, exchange: Exchange, tenant: Tenant) -> Mount | None:
         """The mount of an agent. For an unknown agent, the hub answers with an error of the caller's dialect."""
-        id = exchange.path.removeprefix(AGENTS_PATH).partition("/")[0]
+        id, _, rest = exchange.path.removeprefix(AGENTS_PATH).partition("/")
         found = await self._hub.catalogue.find(tenant.id, id)
-        if not id or (found is None and exchange.method in ("GET", "HEAD") and "card" in exchange.path):
-            raise NotFound(f"there is no agent {id[:80]!r}")
+        asks_card = exchange.method in ("GET", "HEAD") and "card" in exchange.path
+        if not id or (found is None and asks_card) or (self._strict and rest not in ("", _CARD)):
+            raise NotFound(f"there is no agent {id[:80]!r}" if not found else "there is nothing at this path")
+        card = self._hub.programs.card(found, id)
+        if self._strict and (exchange.path.endswith("/") or exchange.method != ("GET" if rest else "POST")):
+            await self._refuse_method(exchange, "GET" if rest else "POST")
+            return None
+        if self._strict and rest:
+            await self._strict_card(exchange, card, id)
+            return None
         return Mount(
             service=self._hub,
-            card=self._hub.programs.card(found, id),
+            card=card,
             agent=id,
             path=AGENTS_PATH + id,
-            home="arbiter",
-            versions=found.versions if isinstance(found, Agent) else None,
+            home=ARBITER,
+            arbiter=self._strict,
+            versions=found.versions if isinstance(found, Agent) and not self._strict else None,
             authenticator=AuthenticatedTenant(tenant),
             private=True,
         )
+
+    async def _refuse_method(self, exchange: Exchange, allow: str) -> None:
+        answer = ApiResponse({"error": f"this path takes {allow}"}, 405, ((b"allow", allow.encode()),))
+        await send(exchange, answer)
+
+    async def _strict_card(
+        self, exchange: Exchange, card: AgentCard | Callable[[], AgentCard], id: str
+    ) -> None:
+        """The card as an Arbiter server has it: no members of other versions."""
+        url = f"{exchange.base_url()}{AGENTS_PATH}{id}"
+        interface = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
+        placed = replace(card if isinstance(card, AgentCard) else card(), supported_interfaces=(interface,))
+        await send(exchange, ApiResponse(write_card(placed, ARBITER)))
+
+
+_CARD = "agent-card.json"
 
 
 def _route(exchange: Exchange, methods: Mapping[str, Route]) -> Route | None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.dialects import select
+from dragoman.dialects.arbiter import require_kinds
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.pieces import is_large, write_pieces
 from dragoman.dialects.sse import frame
@@ -105,7 +106,7 @@ class _JsonRpcCall(HttpCall):
     async def read(self) -> Parsed:
         mount = self.mount
         if mount.home:
-            select.check_version_first(self._version, mount.home)
+            select.check_version_first(self._version, mount.home, only=mount.arbiter)
         try:
             envelope = read_envelope(await self.read_body(), self.exchange.shared.limits)
         except MalformedEnvelope as malformed:
@@ -123,6 +124,8 @@ class _JsonRpcCall(HttpCall):
             raise InvalidRequest('jsonrpc must be "2.0"')
         self._in_stream = op is SUBSCRIBE and dialect.subscribe_errors_as_events
         request = dialect.read_request(op, params)
+        if mount.arbiter:
+            require_kinds(params)
         if not certain:
             call = call_of(self.exchange, mount, self.principal, dialect)
             origin = await mount.service.call(call, GetOrigin(id=request.id))  # type: ignore[attr-defined]
@@ -212,6 +215,8 @@ class _JsonRpcCall(HttpCall):
         status = error.http if isinstance(error, _HTTP_ERRORS) else 200
         if isinstance(error, WrongContentType):
             status = 415  # the table of 1.0 has 400 for it, but that is for HTTP+JSON
+        if self.mount.arbiter and status not in (401, 429):
+            status = 200  # its clients look into the envelope only
         kind, body = JSON, self._write_error(error)
         if self._in_stream and status == 200:
             kind, body = (b"content-type", b"text/event-stream"), frame(body)

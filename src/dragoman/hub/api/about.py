@@ -8,11 +8,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.dialects.cards import superset_card
+from dragoman.dialects.cards import superset_card, write_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.api.openapi import document
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.hub import Hub
+from dragoman.hub.metadata import ARBITER
 from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill
 
 STUB = AgentCard(
@@ -42,8 +43,13 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     context_window: int = 0
 
 
-def routes(hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table]) -> list[Route]:
-    """`table` returns the table that these routes become part of: the OpenAPI document describes all of it."""
+def routes(
+    hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table], *, strict: bool = False
+) -> list[Route]:
+    """`table` returns the table that these routes become part of: the OpenAPI document describes all of it.
+
+    `strict`: the card has no members for clients of other versions.
+    """
     api = RouteList("about", access=ANYBODY)
     described: dict[str, Any] = {}
     """Built at the first request: it takes milliseconds, and anybody may ask."""
@@ -60,7 +66,8 @@ def routes(hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table]) ->
     async def stub_card(request: ApiRequest) -> ApiResponse:
         url = request.exchange.base_url() + "/v1/a2a"
         interface = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
-        card = superset_card(replace(STUB, supported_interfaces=(interface,)), home="arbiter")
+        placed = replace(STUB, supported_interfaces=(interface,))
+        card = write_card(placed, ARBITER) if strict else superset_card(placed, home=ARBITER)
         return ApiResponse(card, headers=((b"cache-control", b"public, max-age=300"),))
 
     @api.add("GET", "/v1/openapi.json", "This document.")

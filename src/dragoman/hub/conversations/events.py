@@ -3,27 +3,30 @@
 The id of an event is the number of its record, so a client that reconnects with the last id misses nothing and gets nothing
 twice. `request_received` is the first message of the task, `done` its end; between them are the notes of the agent
 (`agents/event_writer.py`) and the text of its answer. An agent that is code writes no notes: its artifacts become events.
-`with_notes` adds the notes to a resubscribed stream of Arbiter's dialect.
+`ReplayingEngine` shows the notes to those who resubscribe in Arbiter's dialect.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from dragoman.engine.engine import Engine
 from dragoman.engine.follow import Readers, follow
 from dragoman.engine.protocols import Bus, Log
-from dragoman.engine.records import PIECE_BYTES, Mail, Note, Record, Snapshot
+from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
+from dragoman.hub.metadata import ARBITER
 from dragoman.hub.models.model import Usage
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part
-from dragoman.model.ops import Batch, StreamResponse
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.model.ops import Batch, Call, Request, SendMessage, StreamResponse, SubscribeToTask
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
 PREVIEW_CHARACTERS = 200
 """Characters of the message in `request_received`."""
@@ -291,50 +294,60 @@ def _milliseconds_between(start: str, end: str) -> int:
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)
 
 
+class ReplayingEngine:
+    """An engine whose `tasks/resubscribe` of Arbiter's dialect replays the log of a task from its beginning, event by event.
+
+    The notes of the agent are between the events, where they were written, as artifacts `<task>-meta-<number>`. A task that has
+    ended is only its end, and a stream that goes on after an event has only what A2A has events for.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def call(self, call: Call, request: Request) -> Any:
+        return await self._engine.call(call, request)
+
+    def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        if isinstance(request, SendMessage) or call.dialect != ARBITER or call.after is not None:
+            return self._engine.stream(call, request)
+        return self._replay(call, request)
+
+    async def _replay(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
+        context, begun = "", False
+        async with aclosing(cast(Any, self._engine.replay(call, request))) as batches:
+            async for records in batches:
+                first = records[0].body
+                if not begun and isinstance(first, Mail):
+                    context = first.message.context_id
+                    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=first.at)
+                    yield (StreamResponse(Task(id=request.id, context_id=context, status=status)),)
+                begun = True
+                shown = [
+                    _note_update(record, request.id, context) if isinstance(record.body, Note) else record
+                    for record in records
+                    if record.public or _is_shown(record)
+                ]
+                if shown:
+                    yield shown
+        if not begun:
+            async for batch in self._engine.stream(call, request):
+                yield batch
+
+
 _NOT_SHOWN = {*ARTIFACTS, "text"}
 """Notes that are artifacts already, or text of a delegated agent."""
-
-
-async def with_notes(log: Log, task: str, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-    """`batches` with the notes of the log between them, as artifacts `<task>-meta-<number>`."""
-    after = 0
-    async for batch in batches:
-        first, last = batch[0].event, batch[-1].seq
-        if isinstance(first, Task) and first.state.terminal:
-            yield batch  # it has ended: no notes
-            continue
-        records = [each async for each in _notes(log, task, after, last)]
-        if isinstance(first, Task):  # a snapshot: earlier notes have no position after it
-            yield [*batch[:1], *(_note_update(each, first) for each in records), *batch[1:]]
-        else:
-            notes = (_note_update(each, first, each.seq) for each in records)
-            yield sorted((*notes, *batch), key=lambda response: response.seq)
-        after = max(after, last)
-
-
-async def _notes(log: Log, task: str, after: int, last: int) -> AsyncIterator[Record]:
-    """The notes after `after`, up to `last`."""
-    while after < last:
-        records = await log.read(task, after=after, limit=last - after, max_bytes=PIECE_BYTES)
-        if not records:
-            return
-        for record in records:
-            if _is_shown(record):
-                yield record
-        after = records[-1].seq
 
 
 def _is_shown(record: Record) -> bool:
     return isinstance(record.body, Note) and record.body.name not in _NOT_SHOWN
 
 
-def _note_update(record: Record, beside: Event, seq: int = 0) -> StreamResponse:
+def _note_update(record: Record, task: str, context: str) -> StreamResponse:
     note = record.body
-    assert isinstance(note, Note) and not isinstance(beside, Message)
-    task = beside.id if isinstance(beside, Task) else beside.task_id
+    assert isinstance(note, Note)
     part = Part(data=note.data, metadata={f"x-arbiter.{note.name}": True})
     artifact = Artifact(artifact_id=f"{task}-meta-{record.seq}", name=note.name, parts=(part,))
     update = ArtifactUpdate(
-        task_id=task, context_id=beside.context_id, artifact=artifact, append=False, last_chunk=True
+        task_id=task, context_id=context, artifact=artifact, append=False, last_chunk=True
     )
-    return StreamResponse(update, seq)
+    return StreamResponse(update, record.seq)
