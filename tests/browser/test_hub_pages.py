@@ -54,7 +54,7 @@ async def test_an_administrator_makes_a_tenant_and_an_agent_and_sees_what_change
     await page.get_by_role("link", name="ada", exact=True).click()
     await page.get_by_role("link", name="New agent").click()
     editor = page.get_by_label("Constitution as JSON")
-    await expect(page.locator(".verdict.good")).to_be_visible()
+    await expect(page.locator(".verdict.good")).to_have_text("This can be stored.")
     await editor.fill('{"id": "scout", "name": 7}')
     await expect(page.locator(".verdict.bad code", has_text="name")).to_be_visible()
     await expect(page.get_by_role("button", name="Create", exact=True)).to_be_disabled()
@@ -76,9 +76,48 @@ async def test_an_administrator_makes_a_tenant_and_an_agent_and_sees_what_change
     await page.locator(".composer textarea").fill("hello")
     await page.get_by_role("button", name="Send", exact=True).click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
+    answer = await page.locator(".answerbody").inner_text()
+    assert answer.count("hello") == 1, "what the artifact and the last status say is shown once"
     await page.go_back()
     await page.get_by_role("link", name="All agents").click()
     await expect(page.locator("td", has_text="finds more").first).to_be_visible()
+
+
+async def test_an_operator_sees_tasks_and_agents_with_the_names_of_tenants(page: Page, hub: Server) -> None:
+    await enter(page, hub, ADMIN)
+    for name in ("carl", "dora"):
+        await new_tenant(page, name)
+    await page.evaluate(
+        """() => fetch('api/hub/tenants/dora/agents', {method: 'POST', headers: {'content-type': 'application/json'},
+           body: JSON.stringify({id: 'digger', name: 'Digger', role: 'finder', goal: 'digs'})}).then(r => r.text())"""
+    )
+    await page.get_by_role("link", name="Agents", exact=True).first.click()
+    await page.get_by_label("Tenant").select_option("dora")
+    await page.get_by_role("link", name="Digger").click()
+    await page.get_by_role("link", name="Chat", exact=True).last.click()
+    await page.locator(".composer textarea").fill("deep")
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
+    await page.get_by_role("button", name="Copy as").click()
+    await expect(page.get_by_role("dialog").locator("pre")).to_contain_text("--auth env:AGENT_TOKEN")
+    await page.get_by_role("tab", name="curl").click()
+    await expect(page.get_by_role("dialog").locator("pre")).to_contain_text(
+        "authorization: Bearer $AGENT_TOKEN"
+    )
+    await page.get_by_role("button", name="Close").click()
+    await page.get_by_role("link", name="Tasks", exact=True).click()
+    await page.get_by_label("Tenant").select_option("carl")
+    await expect(page.get_by_text("No task matches these filters.")).to_be_visible()
+    await page.get_by_label("Tenant").select_option("dora")
+    row = page.locator("tbody tr", has_text="deep")
+    await expect(row).to_contain_text("dora")
+    await row.get_by_role("link", name="deep").click()
+    await expect(page.locator(".strip")).to_contain_text("Tenantdora")
+    await page.locator(".strip").get_by_role("link", name="digger").click()
+    await expect(page.get_by_role("heading", name="Digger")).to_be_visible()
+    await page.go_back()
+    await page.get_by_role("link", name="Open in chat").click()
+    await expect(page.locator(".bubble.user", has_text="deep")).to_be_visible()
 
 
 async def test_a_tenant_sees_its_own_pages_and_what_its_agents_cost(page: Page, hub: Server) -> None:

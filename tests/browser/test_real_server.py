@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import secrets
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -135,16 +139,28 @@ async def test_an_authorisation_is_asked_for_and_continued(page: Page, server: S
     await expect(page.locator(".answer").last).to_contain_text("welcome")
 
 
-async def test_a_message_is_copied_as_commands(page: Page, server: Server) -> None:
-    await enter(page, server, "chat/clerk")
-    await page.locator(".composer textarea").fill("it's me")
+async def test_a_message_is_copied_as_commands_that_work(page: Page, server: Server, tmp_path: Path) -> None:
+    await enter(page, server, "chat/helper")
+    await page.locator(".composer textarea").fill('it\'s "me" $HOME')
     await page.get_by_role("button", name="Copy as").click()
     dialog = page.get_by_role("dialog")
-    await expect(dialog.locator("pre")).to_have_text(f"dragoman send '{server.url}/clerk' 'it'\\''s me'")
-    await dialog.get_by_role("tab", name="curl").click()
-    await expect(dialog.locator("pre")).to_contain_text("SendStreamingMessage")
-    await dialog.get_by_role("tab", name="Python").click()
-    await expect(dialog.locator("pre")).to_contain_text('agent.stream("it\'s me")')
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for tab, command in (
+        ("dragoman", None),
+        ("curl", None),
+        ("Python", [sys.executable, str(tmp_path / "copied.py")]),
+    ):
+        await dialog.get_by_role("tab", name=tab).click()
+        text = await dialog.locator("pre").inner_text()
+        if tab == "curl" and shutil.which("curl") is None:
+            continue
+        (tmp_path / "copied.py").write_text(text)
+        process = await asyncio.create_subprocess_exec(
+            *(command or ["sh", "-c", text]), stdout=asyncio.subprocess.PIPE, env={**os.environ, "PATH": path}
+        )
+        said = (await process.communicate())[0].decode()
+        assert process.returncode == 0, (tab, text)
+        assert "helped with it's" in said and "$HOME" in said, (tab, said)
 
 
 async def test_the_page_follows_a_task_through_a_kill_and_shows_every_event_once(

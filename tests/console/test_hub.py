@@ -71,7 +71,7 @@ async def texts(viewer: Operator) -> list[str]:
 
 async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> None:
     async with hub_app() as (hub, app, _):
-        (ada, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        (_, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
         await send(app, token_a, "of ada")
         await send(app, token_b, "of bob")
         admin, tenant = Operator(app, ADMIN), Operator(app, token_a)
@@ -88,7 +88,35 @@ async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> N
         agents = {agent["id"]: agent["counts"] for agent in (await tenant.get("/agents"))["agents"]}
         assert agents["echo"] == {"TASK_STATE_COMPLETED": 1} and "index" in agents
         entries = (await tenant.get("/audit"))["entries"]
-        assert entries and {entry["tenant"] for entry in entries} == {ada.key}
+        assert entries and {entry["tenant"] for entry in entries} == {"ada"}
+        assert {entry["principal"] for entry in entries} == {"ada"}, "people know a tenant by its name"
+
+
+async def test_an_operator_finds_the_tasks_and_agents_of_a_tenant_by_its_name() -> None:
+    async with hub_app() as (hub, app, _):
+        (_, token_a), (_, token_b) = await hub.tenants.add("ada"), await hub.tenants.add("bob")
+        await send(app, token_a, "of ada")
+        await send(app, token_b, "of bob")
+        admin, tenant = Operator(app, ADMIN), Operator(app, token_a)
+        constitution = {"id": "scout", "name": "Scout", "role": "finder", "goal": "finds more"}
+        assert (await admin("POST", "/hub/tenants/bob/agents", constitution)).status == 201
+        rows = (await admin.get("/tasks"))["tasks"]
+        assert {row["text"]: row["tenant"] for row in rows} == {"of ada": "ada", "of bob": "bob"}
+        found = await admin.get("/tasks?tenant=bob")
+        assert [row["text"] for row in found["tasks"]] == ["of bob"]
+        assert found["counts"] == {"TASK_STATE_COMPLETED": 1}
+        agents = {agent["id"]: agent for agent in (await admin.get("/agents?tenant=bob"))["agents"]}
+        assert agents["scout"]["description"] and agents["index"]["description"]
+        assert agents["echo"]["counts"] == {"TASK_STATE_COMPLETED": 1}
+        assert "scout" not in {agent["id"] for agent in (await admin.get("/agents?tenant=ada"))["agents"]}
+        assert [row["text"] for row in (await tenant.get("/tasks?tenant=ada"))["tasks"]] == ["of ada"]
+        for path in ("/tasks", "/agents"):
+            refused, unknown = (
+                await tenant("GET", f"{path}?tenant=bob"),
+                await tenant("GET", f"{path}?tenant=eve"),
+            )
+            assert (refused.status, unknown.status) == (404, 404), path
+            assert refused.body.replace(b"bob", b"eve") == unknown.body
 
 
 async def test_data_of_other_tenants_is_not_found() -> None:

@@ -291,7 +291,13 @@ def _model(given: Settings) -> str:
 def _try(url: str, token: str, given: Settings, again: str) -> str:
     """Commands to try, for a new user."""
     agents = {Path(name.partition(":")[0]).stem for name in given.agents}
-    lines = [f"tenant: {token}", "", "Now open another terminal here, and try:", ""]
+    lines = [
+        f"tenant: {token}",
+        "",
+        "Open the console in a browser: Tasks shows each task that you begin, and every record of its log as it is written.",
+        "Now open another terminal here, and try:",
+        "",
+    ]
     lines += [f"  export DRAGOMAN_TOKEN={token}", f"  export DRAGOMAN_URL={url}"]
     send = f"{_program()} send {url}/v1/a2a/agents"
     tries = [("Ask the hub. Its model hands the question to an agent.", f'{send}/index "who are you?"')]
@@ -301,7 +307,8 @@ def _try(url: str, token: str, given: Settings, again: str) -> str:
     if "report" in agents:
         tries.append(("Begin a task that takes a while (examples/report.py):", f'{send}/report "tea"'))
         about = (
-            "While it writes, kill this hub and start it again. The report goes on, and so does its reader:"
+            "While it writes, kill this hub and start it again. The report goes on, and so do its reader here and\n"
+            "     its page in the console, which shows the gap and attempt 2:"
         )
         tries.append((about, f"kill -9 {os.getpid()}\n     {again}"))
     tries.append(

@@ -136,15 +136,20 @@ def _add_server(api: RouteList, console: Console) -> None:
             before=request.query_int("after"),
             limit=limit,
         )
+        names: dict[str, str] = {}
+        if server.tenants is not None:
+            for key in {e.tenant for e in entries if e.tenant}:
+                names[key] = await server.tenants.name_of(key)
         shown = [
             AuditView(
                 e.id,
                 e.at,
                 e.operation,
                 e.outcome,
-                e.tenant,
+                names.get(e.tenant, e.tenant),
                 e.agent,
-                redact_text(e.principal),
+                # a tenant of a hub calls under its key
+                names[e.tenant] if e.principal == e.tenant in names else redact_text(e.principal),
                 e.task,
                 e.dialect,
                 e.trace,

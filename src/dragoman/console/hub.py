@@ -90,6 +90,8 @@ class HubConsole:
             ]
             return [find(name) for name in hub.catalogue.code] + written
 
+        tenants = _TenantNames(hub)
+
         async def act_for(viewer: Viewer, tenant: str) -> tuple[Principal, str]:
             """A tenant calls its own agents. An operator calls those of one tenant, and the audit names the console."""
             if viewer.role != OPERATOR:
@@ -97,8 +99,8 @@ class HubConsole:
                 if own is None or (tenant and tenant not in (own.key, own.name)):
                     raise NotFound("there is no such tenant")
                 return own.principal, own.key
-            tenants = [each for each in await hub.tenants.list() if not each.disabled]
-            named = [each for each in tenants if tenant in (each.key, each.name)] if tenant else tenants
+            enabled = [each for each in await hub.tenants.list() if not each.disabled]
+            named = [each for each in enabled if tenant in (each.key, each.name)] if tenant else enabled
             if len(named) != 1:
                 raise InvalidParams(
                     "say for which tenant: this hub has several" if named else "there is no such tenant",
@@ -133,9 +135,30 @@ class HubConsole:
             kind="hub",
             features=(*FEATURES, *CALLING_FEATURES, *server_features(parts), "hub"),
             modules=modules,
-            server=replace(parts, find_mounts=mounts, check_limits=check_limits),
+            server=replace(parts, find_mounts=mounts, tenants=tenants, check_limits=check_limits),
             receivers=self._receivers,
         )
+
+
+class _TenantNames:
+    """`TenantNames` of a hub. The name of a tenant does not change, so each is read once."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._tenants = hub.tenants
+        self._names: dict[str, str] = {}
+
+    async def name_of(self, key: str) -> str:
+        if key not in self._names and key.isdigit():
+            tenant = await self._tenants.current(int(key))
+            if tenant is not None:
+                self._names[key] = tenant.name
+        return self._names.get(key, key)
+
+    async def key_of(self, name: str) -> str | None:
+        try:
+            return (await self._tenants.find(name)).key
+        except HubNotFound:
+            return None
 
 
 def hub_routes(console: Console, hub: Hub, native: Table) -> Sequence[Route]:

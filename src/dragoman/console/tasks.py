@@ -64,7 +64,9 @@ class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
     id: str
     agent: str
     scope: str
-    """Whose task it is: `tenant/owner`."""
+    """Whose task it is: `tenant/owner`, as in the store."""
+    tenant: str
+    """The name of the tenant; empty on a server without tenants."""
     context_id: str
     state: str
     created: str | None
@@ -233,6 +235,7 @@ class Tasks:
             id=info.id,
             agent=info.scope.agent,
             scope=scope_text(info.scope),
+            tenant=await self.tenant_name(info.scope.tenant),
             context_id=info.context,
             state=TaskState.COMPLETED.value if replied else info.state.value,
             created=_created(info, mail),
@@ -245,6 +248,21 @@ class Tasks:
             question=await self._question(info) if info.state in INTERRUPTED else None,
             reply=info.hidden,
         )
+
+    async def tenant_name(self, key: str) -> str:
+        """The name of the tenant of a scope."""
+        tenants = self._server.tenants
+        return key if tenants is None or not key else await tenants.name_of(key)
+
+    async def tenant_key(self, request: ConsoleRequest) -> str | None:
+        """The tenant that a request is about, as scopes have it; None: all. Raises `NotFound`."""
+        viewer, named, tenants = request.caller, request.query("tenant"), self._server.tenants
+        if not named:
+            return None if viewer.role == OPERATOR else viewer.tenant
+        key = named if tenants is None else await tenants.key_of(named)
+        if key is None or (viewer.role != OPERATOR and key != viewer.tenant):
+            raise NotFound(f"there is no tenant {named[:100]!r}")
+        return key
 
     async def _attempts(self, info: TaskInfo, max_bytes: int) -> int:
         """The most attempts that a turn of a task took. One lease is one attempt; for more, the log says it."""
@@ -284,11 +302,11 @@ class Tasks:
             query = msgspec.structs.replace(query, before=found.next)
         return rows, query.before
 
-    async def counts(self, viewer: Viewer) -> dict[str, dict[str, int]]:
-        """How many tasks are in each state, by agent."""
+    async def counts(self, of: str | None) -> dict[str, dict[str, int]]:
+        """How many tasks are in each state, by agent. `of`: only those of one tenant."""
         counts: dict[str, dict[str, int]] = {}
         for tenant, agent, state, n in await self._store.index.counts():
-            if viewer.role == OPERATOR or tenant == viewer.tenant:
+            if of is None or tenant == of:
                 states = counts.setdefault(agent, {})
                 states[state.value] = states.get(state.value, 0) + n
         return counts
@@ -419,15 +437,13 @@ def iso(at: float) -> str:
 # -- queries -------------------------------------------------------------------------------------------------------
 
 
-def _query(request: ConsoleRequest) -> TaskQuery:
-    """Raises `InvalidParams`."""
-    viewer = request.caller
-    tenant = owner = None
+def _query(request: ConsoleRequest, tenant: str | None) -> TaskQuery:
+    """`tenant`: the one that the request names, or may see. Raises `InvalidParams`."""
+    owner = None
     if scope := request.query("scope"):
-        tenant, _, name = scope.partition("/")
+        named, _, name = scope.partition("/")
         owner = name or None
-    if viewer.role != OPERATOR:
-        tenant = viewer.tenant
+        tenant = named if tenant is None else tenant
     states = {_state(word) for word in request.query("state").split(",") if word}
     if request.query_flag("waiting", default=False):
         states |= INTERRUPTED
@@ -483,7 +499,8 @@ def _write_cursor(at: tuple[str, int] | None) -> str | None:
 _FILTERS = {
     "state": "States, with commas between them: TASK_STATE_WORKING.",
     "agent": "The id of an agent.",
-    "scope": "Whose tasks: tenant/owner, or tenant/.",
+    "tenant": "The name of a tenant.",
+    "scope": "Whose tasks: tenant/owner, or tenant/, as in the store.",
     "context": "The id of a context.",
     "text": "A part of the first message.",
     "since": "Changed at this time or later.",
@@ -504,20 +521,25 @@ def routes(console: Console) -> Sequence[Route]:
         "GET",
         "/agents",
         "The agents, their cards, and how many tasks they have.",
+        query={
+            "tenant": "Those of this tenant of a hub. Without it an operator gets those that every tenant has."
+        },
         returns=AgentList,
     )
     async def agents(request: ConsoleRequest) -> Any:
-        counts = await tasks.counts(request.caller)
+        tenant = await tasks.tenant_key(request)
+        counts = await tasks.counts(tenant)
         find = server.find_mounts
-        mounts = server.mounts if find is None else await find(request.caller.tenant)
+        mounts = server.mounts if find is None else await find(tenant or "")
         return AgentList([_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts])
 
     @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskPage)
     async def list_tasks(request: ConsoleRequest) -> Any:
         limit = max(1, request.query_int("limit", PAGE_TASKS, MAX_PAGE_TASKS))
-        rows, at = await tasks.find(_query(request), request.query("text")[:200], limit)
+        tenant = await tasks.tenant_key(request)
+        rows, at = await tasks.find(_query(request, tenant), request.query("text")[:200], limit)
         counts: dict[str, int] = {}
-        for states in (await tasks.counts(request.caller)).values():
+        for states in (await tasks.counts(tenant)).values():
             for state, n in states.items():
                 counts[state] = counts.get(state, 0) + n
         return TaskPage(rows, _write_cursor(at), counts)

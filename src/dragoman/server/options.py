@@ -37,6 +37,8 @@ class ServerParts:
     mounts: Sequence[Mount] = ()
     find_mounts: Callable[[str], Awaitable[Sequence[Mount]]] | None = None
     """The mounts of a tenant, by its name in scopes, where agents come and go; an empty name is for all that everybody has."""
+    tenants: TenantNames | None = None
+    """A hub has names for its tenants; elsewhere the tenant in a scope is its name."""
     metrics: Callable[[], bytes] | None = None
     audit: Audit | None = None
     """Where operators' actions are recorded; None: nowhere."""
@@ -47,6 +49,18 @@ class ServerParts:
     catalogue: OpenedCatalogue | None = None
     bridged: Mapping[str, Bridged] = field(default_factory=dict)
     """Which of the agents stand for others, by id."""
+
+
+class TenantNames(Protocol):
+    """The names that people know tenants by, and the keys that scopes have."""
+
+    async def name_of(self, key: str) -> str:
+        """The name of the tenant with this key; the key itself if there is none."""
+        ...
+
+    async def key_of(self, name: str) -> str | None:
+        """The key of the tenant with this name; None: there is none."""
+        ...
 
 
 class OpenedCatalogue(PathHandler, Protocol):

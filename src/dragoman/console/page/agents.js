@@ -6,21 +6,34 @@ import { prepareMessage } from "./chat.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
 import { schemaForm, skillSchemas } from "./schema.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenants.js";
 
 const REFRESH_MS = 5000;
 
-export function agentsView(there) {
+export function agentsView(there, me) {
   const cards = h("div.cards");
   const detail = h("div.detail");
   const nodes = h("section.nodes");
   const search = h("input", { type: "search", placeholder: "Filter agents", "aria-label": "Filter agents", oninput: debounce(draw, 100) });
-  const overview = h("div.detail", {}, h("div.viewhead", {}, h("h1", {}, "Agents"), search), cards, nodes);
+  const tenants = tenantSelect((name) => { location.hash = `agents${ofTenant(name)}`; });
+  const overview = h("div.detail", {}, h("div.viewhead", {}, h("h1", {}, "Agents"), tenants, search), cards, nodes);
   const node = h("div.view", {}, overview, detail);
-  let agents = null, chosen = there.rest[0] ?? null, drawn = "";
+  let agents = null, chosen = there.rest[0] ?? null, drawn = "", tenant = tenantIn(there), loading = 0;
+
+  function tenantIn(place) { return choosesTenant(me) ? place.query.get("tenant") || "" : ""; }
 
   async function load() {
+    const mine = ++loading;
     try {
-      agents = (await get("agents")).agents;
+      if (choosesTenant(me)) {
+        const names = await tenantNames();
+        if (mine !== loading) return;
+        if (!names.includes(tenant)) tenant = names[0] || "";
+        if (document.activeElement !== tenants) tenants.show(names, tenant);
+      }
+      const found = (await get("agents", { tenant })).agents;
+      if (mine !== loading) return; // another tenant is asked for
+      agents = found.map((a) => ({ ...a, tenant }));
       draw();
     } catch (error) {
       if (!agents) fill(cards, empty("The agents could not be read", line(error.message, 300)));
@@ -61,7 +74,13 @@ export function agentsView(there) {
   const timer = setInterval(load, REFRESH_MS);
   return {
     title: "Agents", node,
-    update(next) { chosen = next.rest[0] ?? null; drawn = ""; draw(); return true; },
+    update(next) {
+      chosen = next.rest[0] ?? null;
+      drawn = "";
+      const other = tenantIn(next) || tenant;
+      if (other !== tenant) { tenant = other; agents = null; load(); } else draw();
+      return true;
+    },
     close: () => clearInterval(timer),
   };
 }
@@ -73,32 +92,32 @@ export function health(agent) {
 
 function counts(agent) {
   return Object.entries(agent.counts || {}).filter(([, n]) => n).map(([state, n]) =>
-    h("a.count", { href: `#tasks?agent=${segment(agent.id)}&state=${segment(state)}` }, badge(state), ` ${count(n)}`));
+    h("a.count", { href: `#tasks?agent=${segment(agent.id)}&state=${segment(state)}${ofTenant(agent.tenant, "&")}` }, badge(state), ` ${count(n)}`));
 }
 
 function agentCard(agent) {
   const skills = agent.skills || [];
   return h("article.card", {},
-    h("div.cardhead", {}, h("h2", {}, h("a", { href: `#agents/${segment(agent.id)}` }, line(agent.name, 80))), health(agent)),
+    h("div.cardhead", {}, h("h2", {}, h("a", { href: `#agents/${segment(agent.id)}${ofTenant(agent.tenant)}` }, line(agent.name, 80))), health(agent)),
     h("p.clamp", {}, line(agent.description, 300)),
     h("div.tags", {}, skills.slice(0, 6).map((s) => h("span.tag", { title: line(s.description, 200) }, line(s.name || s.id, 40))), skills.length > 6 ? h("span.muted", {}, `+${skills.length - 6}`) : null),
     h("div.row.wrap", {}, counts(agent)),
-    h("div.cardfoot", {}, h("code", { title: line(agent.url, 300) }, line(agent.path || agent.url, 60)), h("a.button.small", { href: `#chat/${segment(agent.id)}` }, "Chat")));
+    h("div.cardfoot", {}, h("code", { title: line(agent.url, 300) }, line(agent.path || agent.url, 60)), h("a.button.small", { href: `#chat/${segment(agent.id)}${ofTenant(agent.tenant)}` }, "Chat")));
 }
 
 function agentDetail(agent) {
   const card = agent.card || {};
   return [
-    h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#agents" }, "Agents"), " / ", line(agent.name, 60)),
-    h("div.viewhead", {}, h("h1", {}, line(agent.name, 120)), health(agent), h("a.button.primary", { href: `#chat/${segment(agent.id)}` }, "Chat"),
-      h("a.button", { href: `#tasks?agent=${segment(agent.id)}` }, "Tasks")),
+    h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: `#agents${ofTenant(agent.tenant)}` }, "Agents"), " / ", line(agent.name, 60)),
+    h("div.viewhead", {}, h("h1", {}, line(agent.name, 120)), health(agent), h("a.button.primary", { href: `#chat/${segment(agent.id)}${ofTenant(agent.tenant)}` }, "Chat"),
+      h("a.button", { href: `#tasks?agent=${segment(agent.id)}${ofTenant(agent.tenant, "&")}` }, "Tasks")),
     agent.error ? h("p.error", { role: "alert" }, line(agent.error, 500)) : null,
     cardView(card, agent.interfaces, agent.url),
     counts(agent).length ? h("div.row.wrap", {}, counts(agent)) : null,
     h("h2", {}, plural((agent.skills || []).length, "skill")),
     h("div.skills", {}, (agent.skills || []).map((s) => skillView(s, { schemas: skillSchemas(card), send: (message) => {
       prepareMessage(agent.id, message);
-      location.hash = `chat/${segment(agent.id)}`;
+      location.hash = `chat/${segment(agent.id)}${ofTenant(agent.tenant)}`;
     } }))),
     h("details.raw", {}, h("summary", {}, "The card as JSON"), jsonTree(card, { open: 1 })),
   ];

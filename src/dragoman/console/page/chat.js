@@ -7,6 +7,7 @@ import { jsonTree } from "./json.js";
 import { PUBLIC, recordList, TaskLog } from "./log.js";
 import { filePart, partsText, partsView } from "./parts.js";
 import { isYesNo, questionsIn, schemaForm, schemaOfAll } from "./schema.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenants.js";
 
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;
@@ -21,17 +22,17 @@ export function prepareMessage(agent, draft) {
 
 export function chatView(there, me) {
   // an operator of a hub talks to the agents of one tenant
-  const ofHub = me.kind === "hub" && me.role === "operator";
+  const ofHub = choosesTenant(me);
   const body = h("div.chatbody");
   const picker = h("select", { "aria-label": "Agent", onchange: () => go(picker.value) });
-  const tenants = h("select", { "aria-label": "Tenant", hidden: true, onchange: () => go("", tenants.value) });
+  const tenants = tenantSelect((value) => go("", value));
   const node = h("div.view.chatview", {}, h("div.viewhead", {}, h("h1.offscreen", {}, "Chat"), tenants, picker, h("span.grow"),
     button("New conversation", () => { conversations.get(name(picker.value))?.close(); conversations.delete(name(picker.value)); show(picker.value); }, { class: "quiet" })), body);
-  let agents = [], wantedTask = there.query.get("task"), tenant = there.query.get("tenant") || "";
+  let agents = [], wantedTask = there.query.get("task"), tenant = ofHub ? there.query.get("tenant") || "" : "";
 
   const name = (id) => `${tenant}/${id}`;
   function go(id, of = tenant) {
-    location.hash = `chat/${segment(id)}${of ? `?tenant=${segment(of)}` : ""}`;
+    location.hash = `chat/${segment(id)}${ofTenant(of)}`;
   }
 
   function show(id) {
@@ -54,16 +55,13 @@ export function chatView(there, me) {
 
   async function load(id) {
     try {
-      agents = (await get("agents")).agents;
       if (ofHub) {
-        const names = (await get("hub/admin/tenants")).tenants.filter((t) => !t.disabled).map((t) => t.name);
+        const names = await tenantNames();
         if (!names.length) return fill(body, empty("No tenants", "Agents of a hub work for a tenant.", h("a.button", { href: "#hub" }, "Create one")));
         if (!names.includes(tenant)) tenant = names[0];
-        fill(tenants, names.map((n) => h("option", { value: n, selected: n === tenant }, line(n, 60))));
-        tenants.hidden = names.length < 2;
-        const own = (await get(`hub/tenants/${segment(tenant)}/agents`)).agents.filter((a) => !agents.some((b) => b.id === a.id));
-        agents = [...agents, ...own.map((a) => ({ id: a.id, name: a.name, description: a.goal, skills: [], card: { name: a.name, description: a.goal } }))];
+        tenants.show(names, tenant);
       }
+      agents = (await get("agents", { tenant: ofHub ? tenant : "" })).agents;
     } catch (error) { return fill(body, empty("The agents could not be read", line(error.message, 300))); }
     if (!agents.length) return fill(body, empty("No agents", "This server serves no agent yet."));
     fill(picker, agents.map((a) => h("option", { value: a.id }, line(a.name, 80))));
@@ -473,7 +471,7 @@ export class Conversation {
   copyAs() {
     const parts = this.input.value.trim() || this.files.length ? [...(this.input.value.trim() ? [{ text: this.input.value }] : []), ...this.files.map((f) => f.part)] : this.sent?.message.parts || [{ text: "hello" }];
     const url = this.agent?.url || this.url;
-    const options = { url, parts, skill: this.skill.value || "", task: this.task, context: this.context, files: this.files, endpoint: jsonRpc(this) };
+    const options = { url, parts, skill: this.skill.value || "", task: this.task, context: this.context, files: this.files, endpoint: jsonRpc(this), card: this.card };
     dialog("This message as a command", tabs([["cli", "dragoman", () => snippet(asCli(options))], ["curl", "curl", () => snippet(asCurl(options))], ["python", "Python", () => snippet(asPython(options))]], { label: "As" }));
   }
 }
@@ -514,13 +512,19 @@ class AnswerView {
       fill(view.node, artifact.name && this.views.size > 1 || isFileOnly(artifact) ? h("h3", {}, line(artifact.name || artifact.artifactId, 80)) : null, partsView(artifact.parts));
     }
     while (this.drawn.replies < fold.replies.length) this.body.append(h("div.reply", {}, partsView(fold.replies[this.drawn.replies++].parts)));
-    if (fold.settled && fold.status?.message) {
+    if (fold.settled && fold.status?.message && !this.repeats(fold.status.message)) {
       this.said ??= this.body.appendChild(h("div.said"));
       const text = fold.status.message;
       if (this.saidFor !== text) { this.saidFor = text; fill(this.said, partsView(text.parts)); }
     }
     this.conversation.stick();
     this.conversation.showState();
+  }
+
+  /** True if a message says what the artifacts above it say: the agents of a hub do that, for clients that read one of them. */
+  repeats(message) {
+    const said = partsText(message.parts).trim();
+    return said !== "" && [...this.fold.touched].map((id) => partsText(this.fold.artifacts.get(id)?.parts)).join("").trim() === said;
   }
 
   /** Follow it no longer: the conversation goes on with another message. */
@@ -567,36 +571,58 @@ const snippet = (text) => h("div.codeblock", {}, h("div.codehead", {}, h("span",
 const shell = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
 const short = (parts) => parts.map((p) => (typeof p.raw === "string" && p.raw.length > 200 ? { ...p, raw: "BASE64" } : p));
 
+/** The address for JSON-RPC, and the version of A2A that is spoken there. */
 function jsonRpc(conversation) {
-  const offered = list(conversation.agent?.interfaces || conversation.card.supportedInterfaces).map(dict);
-  const found = offered.find((i) => i.protocolBinding === "JSONRPC" && String(i.protocolVersion).startsWith("1")) || offered.find((i) => i.protocolBinding === "JSONRPC");
-  return found?.url || conversation.agent?.url || conversation.url;
+  const { card, agent } = conversation;
+  const offered = list(agent?.interfaces || card.supportedInterfaces).map(dict).filter((i) => i.protocolBinding === "JSONRPC");
+  const found = offered.find((i) => String(i.protocolVersion).startsWith("1")) || offered[0];
+  if (found) return { url: String(found.url), version: String(found.protocolVersion) };
+  return { url: String(card.url || agent?.url || conversation.url), version: String(card.protocolVersion || (agent ? "1.0" : "0.3")) };
 }
 
-function asCurl({ endpoint, parts, skill, task, context }) {
-  const message = { messageId: "m-1", role: "ROLE_USER", parts: short(parts), ...(task ? { taskId: task } : {}), ...(context ? { contextId: context } : {}), ...(skill ? { metadata: { skillId: skill } } : {}) };
-  const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "SendStreamingMessage", params: { message } }, null, 2);
-  return `curl -N ${shell(endpoint)} \\\n  -H 'content-type: application/json' \\\n  -H 'a2a-version: 1.0' \\\n  -d ${shell(body)}`;
+const TOKEN = "AGENT_TOKEN";
+
+/** The header that a card asks for, with a variable of the shell as its secret; "" for an agent that is open. */
+function secretHeader(card) {
+  const schemes = Object.values(dict(card.securitySchemes)).map(dict);
+  if (!schemes.length || !list(card.securityRequirements || card.security).length) return "";
+  const first = schemes[0], key = dict(first.apiKeySecurityScheme || (first.type === "apiKey" ? first : null)), http = dict(first.httpAuthSecurityScheme || first);
+  if ((key.location || key.in) === "header" && /^[\w-]{1,80}$/.test(key.name)) return `${key.name}: $${TOKEN}`;
+  return String(http.scheme).toLowerCase() === "basic" ? `authorization: Basic $(printf %s "$${TOKEN}" | base64)` : `authorization: Bearer $${TOKEN}`;
 }
 
-function asCli({ url, parts, skill, task, context }) {
+const OLD_PART = (p) => (typeof p.text === "string" ? { kind: "text", text: p.text } : p.data !== undefined ? { kind: "data", data: p.data }
+  : { kind: "file", file: { ...(p.url ? { uri: p.url } : { bytes: p.raw }), ...(p.filename ? { name: p.filename } : {}), ...(p.mediaType ? { mimeType: p.mediaType } : {}) } });
+
+function asCurl({ endpoint, parts, skill, task, context, card }) {
+  const now = endpoint.version.startsWith("1"), streams = Boolean(dict(card.capabilities).streaming);
+  const message = { messageId: `m-${Date.now()}`, role: now ? "ROLE_USER" : "user", ...(now ? {} : { kind: "message" }), parts: now ? short(parts) : short(parts).map(OLD_PART), ...(task ? { taskId: task } : {}), ...(context ? { contextId: context } : {}), ...(skill ? { metadata: { skillId: skill } } : {}) };
+  const method = now ? (streams ? "SendStreamingMessage" : "SendMessage") : streams ? "message/stream" : "message/send";
+  const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params: { message } }, null, 2);
+  const secret = secretHeader(card);
+  const headers = ["-H 'content-type: application/json'", ...(now ? ["-H 'a2a-version: 1.0'"] : []), ...(secret ? [`-H "${secret}"`] : [])];
+  return `curl -N ${shell(endpoint.url)} \\\n  ${headers.join(" \\\n  ")} \\\n  -d ${shell(body)}`;
+}
+
+function asCli({ url, parts, skill, task, context, card }) {
   const words = ["dragoman send", shell(url)];
   for (const p of parts) {
-    if (typeof p.text === "string") words.push(words.length === 2 ? shell(p.text) : `--text ${shell(p.text)}`);
+    if (typeof p.text === "string") words.push(words.length === 2 && !p.text.startsWith("-") ? shell(p.text) : `--text=${shell(p.text)}`);
     else if (p.data !== undefined) words.push(`--data ${shell(JSON.stringify(p.data))}`);
     else words.push(`-f ${shell(p.filename || p.url || "file")}`);
   }
   if (skill) words.push(`--skill ${shell(skill)}`);
   if (task) words.push(`--task-id ${shell(task)}`);
   else if (context) words.push(`--context-id ${shell(context)}`);
+  if (secretHeader(card)) words.push(`--auth env:${TOKEN}`);
   return words.join(" ");
 }
 
-function asPython({ url, parts, skill, task, context }) {
+function asPython({ url, parts, skill, task, context, card }) {
   const contents = parts.map((p) => (typeof p.text === "string" ? python(p.text) : p.data !== undefined ? python(p.data) : `Path(${python(p.filename || "file")})`));
   const options = [skill ? `skill=${python(skill)}` : "", task ? `task=${python(task)}` : context ? `context=${python(context)}` : ""].filter(Boolean);
   const files = contents.some((c) => c.startsWith("Path("));
-  return `import asyncio\n${files ? "from pathlib import Path\n" : ""}\nfrom dragoman import connect\n\n\nasync def main():\n    async with connect(${python(url)}) as agent:\n        async for piece in agent.stream(${[...contents, ...options].join(", ")}):\n            print(piece.text, end="")\n\n\nasyncio.run(main())\n`;
+  return `import asyncio\n${files ? "from pathlib import Path\n" : ""}\nfrom dragoman import connect\n\n\nasync def main():\n    async with connect(${python(url)}${secretHeader(card) ? `, credentials="env:${TOKEN}"` : ""}) as agent:\n        async for piece in agent.stream(${[...contents, ...options].join(", ")}):\n            print(piece.text, end="")\n\n\nasyncio.run(main())\n`;
 }
 
 /** JSON is Python, but for three words. */

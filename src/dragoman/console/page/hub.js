@@ -99,7 +99,7 @@ function tenants() {
   const name = h("input", { type: "text", placeholder: "Name", "aria-label": "Name of the new tenant", maxlength: "100", required: true });
   const found = panel(async (again) => {
     const { tenants: all } = await get("hub/admin/tenants");
-    return { state: all, content: all.length ? table("Tenants", ["Tenant", "State", "Last used", "At once", "A minute", ""], all.map((t) => tenantRow(t, again))) : empty("No tenants", "Create one: its token lets it call agents.") };
+    return { state: all, content: all.length ? table("Tenants", ["Tenant", "State", "Last used", "Requests at once", "Requests a minute", ""], all.map((t) => tenantRow(t, again))) : empty("No tenants", "Create one: its token lets it call agents.") };
   });
   const form = h("form.row.wrap", { onsubmit: async (event) => {
     event.preventDefault();
@@ -116,7 +116,7 @@ function tenants() {
 function tenantRow(t, again) {
   const one = `hub/admin/tenants/${t.id}`;
   const limit = (member, label) => {
-    const input = h("input.short", { type: "number", min: "0", value: t[member] ?? "", placeholder: "hub's", "aria-label": `${label} of ${line(t.name, 40)}` });
+    const input = h("input.short", { type: "number", min: "0", value: t[member] ?? "", placeholder: "default", "aria-label": `${label} of ${line(t.name, 40)}` });
     input.addEventListener("change", act(() => patch(one, { [member]: input.value === "" ? null : Number(input.value) }), null, "The limit is changed."));
     return input;
   };
@@ -132,7 +132,7 @@ function tenantRow(t, again) {
     cell("Tenant", h("a", { href: `#hub/${segment(t.name)}` }, line(t.name, 80)), { class: "grow" }),
     cell("State", t.disabled ? pill("disabled", "bad") : pill("enabled", "good")),
     cell("Last used", at(t.last_used_at)),
-    cell("At once", limit("max_concurrent", "Requests at once")), cell("A minute", limit("rate_per_min", "Requests a minute")),
+    cell("Requests at once", limit("max_concurrent", "Requests at once")), cell("Requests a minute", limit("rate_per_min", "Requests a minute")),
     cell("", [button(t.disabled ? "Enable" : "Disable", disable, { class: "small" }), " ", button("Rotate token", rotate, { class: "small quiet" })], { class: "nowrap" }));
 }
 
@@ -151,7 +151,7 @@ function agents(base, to) {
       table("Agents", ["Agent", "Role", "Model", "Changed", ""], all.map((a) => h("tr", {},
         cell("Agent", [a.code || !a.updated_at ? h("strong", {}, line(a.name, 80)) : h("a", { href: to("agents", a.id) }, line(a.name, 80)), h("div.small.muted", {}, line(a.goal, 160))], { class: "grow" }),
         cell("Role", a.code ? pill("code") : a.updated_at ? line(a.role, 40) : pill("built in")),
-        cell("Model", line(a.model, 40) || h("span.muted", {}, "the hub's")),
+        cell("Model", a.code ? "–" : line(a.model, 40) || h("span.muted", {}, "the hub's")),
         cell("Changed", a.updated_at ? [at(a.updated_at), h("div.small.muted", {}, `version ${count(a.version)}`)] : "–"),
         cell("", h("a.button.small", { href: chatWith(base, a.id) }, "Chat"))))),
     ] };
@@ -202,7 +202,7 @@ function agentEditor(base, id, to) {
         if (mine !== asked) return;
         if (!answer.ok) say("bad", plural(answer.fields.length, "mistake"), answer.fields);
         else if (!fresh && answer.agent.id !== id) say("bad", "The id of an agent does not change.");
-        else say("good", text.value === written ? "This is what is stored." : "This can be stored.");
+        else say("good", !fresh && text.value === written ? "This is what is stored." : "This can be stored.");
       } catch (error) { if (mine === asked) say("bad", error.message); }
     }
     text.addEventListener("input", debounce(check, 250));

@@ -6,6 +6,7 @@ import { jsonTree } from "./json.js";
 import { attemptOf, diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
 import { webhookTable } from "./webhooks.js";
+import { ofTenant, whose } from "./tenants.js";
 
 const MOST_FOR_CHART = 5000;
 
@@ -44,19 +45,19 @@ export function taskView(there, me) {
       h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#tasks" }, "Tasks"), " / ", h("span.mono.ellipsis", {}, line(row.id, 60)), copyIcon(String(row.id), "the id of the task")),
       h("div.viewhead", {}, h("h1.ellipsis", { dir: "auto", title: line(row.text, 300) }, line(row.text, 90) || "Task"), badge(row.state), live,
         h("div.actions", {},
-          me.features.includes("talk") && h("a.button", { href: `#chat/${segment(row.agent)}?task=${segment(key)}` }, WAITING.has(row.state) ? "Answer in chat" : "Open in chat"),
+          me.features.includes("talk") && h("a.button", { href: `#chat/${segment(row.agent)}?task=${segment(key)}${ofTenant(row.tenant, "&")}` }, WAITING.has(row.state) ? "Answer in chat" : "Open in chat"),
           busy ? button("Cancel", cancel, { class: "danger" }) : null,
           row.state === "TASK_STATE_FAILED" ? button("Retry", retry, { class: "primary" }) : null,
           button("Fork here", fork, { title: "A new task whose log is a copy up to the chosen record" }))),
       h("dl.strip", {}, [
-        ["Agent", h("a", { href: `#agents/${segment(row.agent)}` }, line(row.agent, 40))],
+        ["Agent", h("a", { href: `#agents/${segment(row.agent)}${ofTenant(row.tenant)}` }, line(row.agent, 40))],
         ["Context", h("a.mono", { href: `#tasks?context=${segment(row.contextId)}`, title: line(row.contextId, 80) }, line(row.contextId, 13))],
         ["Created", h("span", { title: line(row.created, 40) }, moment(row.created))],
         [busy ? "Open for" : "Took", busy ? when(row.created, (t) => duration(Date.now() - Date.parse(t))) : duration(Date.parse(row.updated) - Date.parse(row.created))],
         ["Records", count(row.records)],
         ["Attempts", row.attempts > 1 ? pill(count(row.attempts), "wait") : count(row.attempts)],
         ["Node", lease],
-        ...(row.scope ? [["Scope", line(row.scope, 40)]] : []),
+        ...(whose(row) ? [[row.tenant ? "Tenant" : "Caller", line(whose(row), 40)]] : []),
       ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
       row.question && WAITING.has(row.state) ? h("p.asks", { dir: "auto" }, h("strong", {}, "Waits for an answer: "), line(row.question.text ?? row.question, 400)) : null);
   }

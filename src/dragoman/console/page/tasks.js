@@ -2,13 +2,14 @@
 
 import { follow, get } from "./api.js";
 import { badge, button, count, debounce, empty, fill, h, line, pill, plural, segment, stateName, STATES, WAITING, when } from "./dom.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect, whose } from "./tenants.js";
 
 const PAGE = 50;
 const MAX_ROWS = 2000;
 const MAX_EMPTY_PAGES = 20; // a search looks at a part of the tasks at a time
-const FILTERS = ["state", "agent", "scope", "context", "text", "since", "until", "waiting"];
+const FILTERS = ["state", "agent", "tenant", "scope", "context", "text", "since", "until", "waiting"];
 
-export function tasksView(there) {
+export function tasksView(there, me) {
   let filters = read(there.query), rows = new Map(), order = [], counts = {}, next = null, loading = 0, failed = null, live = "";
 
   const chips = h("div.chips", { role: "group", "aria-label": "States" });
@@ -19,6 +20,7 @@ export function tasksView(there) {
   const agent = h("input", { type: "search", placeholder: "Agent", "aria-label": "Agent", value: filters.agent || "", list: "agentnames" });
   const context = h("input", { type: "search", placeholder: "Context", "aria-label": "Context", value: filters.context || "" });
   const names = h("datalist#agentnames");
+  const tenant = tenantSelect((value) => change({ tenant: value }), "Every tenant");
   const since = h("select", { "aria-label": "Age" }, [["", "Any age"], ["3600", "Last hour"], ["86400", "Last day"], ["604800", "Last week"]].map(([v, t]) => h("option", { value: v }, t)));
   const go = debounce(() => change({ text: text.value.trim(), agent: agent.value.trim(), context: context.value.trim(),
     since: since.value ? new Date(Date.now() - since.value * 1000).toISOString() : "" }), 250);
@@ -27,7 +29,7 @@ export function tasksView(there) {
   const node = h("div.view", {},
     h("div.viewhead", {}, h("h1", {}, "Tasks"), liveMark),
     chips,
-    h("div.filters", { role: "search" }, text, agent, context, since, names),
+    h("div.filters", { role: "search" }, text, tenant, agent, context, since, names),
     h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": "Tasks" }, h("table.tasks", {},
       h("thead", {}, h("tr", {}, ["State", "Task", "Agent", "Updated", "Records", "Attempts", "Context"].map((t) => h("th", { scope: "col" }, t)))), body)),
     note);
@@ -87,7 +89,7 @@ export function tasksView(there) {
   function matches(row) {
     return (!filters.state || row.state === filters.state) && (!filters.agent || row.agent === filters.agent) && (!filters.context || row.contextId === filters.context)
       && (!filters.waiting || WAITING.has(row.state)) && (!filters.text || String(row.text).toLowerCase().includes(filters.text.toLowerCase()))
-      && (!filters.scope || row.scope === filters.scope) && !(filters.since && row.updated < filters.since) && !(filters.until && row.updated > filters.until);
+      && (!filters.tenant || row.tenant === filters.tenant) && (!filters.scope || row.scope === filters.scope) && !(filters.since && row.updated < filters.since) && !(filters.until && row.updated > filters.until);
   }
 
   const stream = follow("tasks/stream", {
@@ -111,12 +113,14 @@ export function tasksView(there) {
 
   draw();
   load();
+  if (choosesTenant(me)) tenantNames().then((all) => tenant.show(all, filters.tenant || "")).catch(() => {});
   get("agents").then(({ agents }) => fill(names, agents.map((a) => h("option", { value: a.id }, line(a.name, 60))))).catch(() => {});
   return {
     title: "Tasks", node,
     update(next) {
       filters = read(next.query);
       for (const [input, name] of [[text, "text"], [agent, "agent"], [context, "context"]]) if (document.activeElement !== input) input.value = filters[name] || "";
+      tenant.value = filters.tenant || "";
       load();
       return true;
     },
@@ -134,9 +138,9 @@ function rowView(row) {
     h("td", { data: { label: "State" } }, badge(row.state), waits ? h("div.small.waitfor", {}, "for ", when(row.updated, waited)) : null),
     h("td.grow", { data: { label: "Task" } }, h("a.taskname", { href: `#task/${segment(row.key)}`, dir: "auto" }, line(row.text, 140) || h("span.muted", {}, "no text")),
       row.question && waits ? h("div.question", { dir: "auto" }, line(typeof row.question === "string" ? row.question : row.question.text, 200), " ",
-        h("a.small", { href: `#chat/${segment(row.agent)}?task=${segment(row.key)}` }, "Answer")) : null,
+        h("a.small", { href: `#chat/${segment(row.agent)}?task=${segment(row.key)}${ofTenant(row.tenant, "&")}` }, "Answer")) : null,
       h("div.small.muted.mono.ellipsis", {}, line(row.id, 60))),
-    h("td", { data: { label: "Agent" } }, h("a", { href: `#agents/${segment(row.agent)}` }, line(row.agent, 40)), row.scope ? h("div.small.muted.ellipsis", { title: line(row.scope, 200) }, line(row.scope, 40)) : null),
+    h("td", { data: { label: "Agent" } }, h("a", { href: `#agents/${segment(row.agent)}${ofTenant(row.tenant)}` }, line(row.agent, 40)), whose(row) ? h("div.small.muted.ellipsis", { title: line(whose(row), 200) }, line(whose(row), 40)) : null),
     h("td.nowrap", { data: { label: "Updated" } }, when(row.updated)),
     h("td.num", { data: { label: "Records" } }, count(row.records)),
     h("td.num", { data: { label: "Attempts" } }, row.attempts > 1 ? pill(count(row.attempts), "wait", plural(row.attempts, "attempt")) : count(row.attempts)),
