@@ -273,6 +273,10 @@ WORST: dict[str, tuple[Case, ...]] = {
     "commands._OPENED": (("match", "[/", "a", ""),),
     "constitution.ID": (("fullmatch", "", "a", ""),),
     "constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
+    "quote._BREAK": (("sub", "", "\r", "a"), ("sub", "", "a\u2028", "")),
+    "quote._INVISIBLE": (("sub", "", "\x00", "a"), ("sub", "", "a", "")),
+    "quote._TOKEN": (("sub", "", "<", ""), ("sub", "", "<</", ""), ("sub", "", "<start_of_turn", "")),
+    "quote._SPACE": (("sub", "", " ", "a"), ("sub", "", " a", "")),
     "dispatch._CHILD_FAILED": (
         ("search", "", "[child 1/1 — /agent ", "]"),
         ("search", "", "[child 1/1 — /agent ]]]]]\n", ""),

@@ -374,7 +374,9 @@ async def test_an_event_goes_to_the_agent_that_names_it_most_exactly() -> None:
 
         agent, said = await happened("sensor.temperature.high", source="rack 4", payload={"celsius": 84.6})
         assert agent == "cooler"
-        assert said.endswith('Event: sensor.temperature.high\nSource: rack 4\nPayload: {"celsius":84.6}')
+        assert said.endswith(
+            '| Event: sensor.temperature.high\n| Source: rack 4\n| Payload: {"celsius":84.6}'
+        )
         assert (await happened("sensor.door"))[0] == "watch"
         assert (await happened("coffee"))[0] == "index"
         assert (await happened("coffee", agent="cooler"))[0] == "cooler"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.constitution import INDEX, KNOWN, Constitution, card, read, schema
+from dragoman.hub.agents.constitution import BUNDLES, INDEX, KNOWN, Constitution, card, read, schema
 
 
 def test_a_document_with_only_an_id_takes_the_defaults() -> None:
@@ -73,11 +73,15 @@ def test_every_wrong_member_of_a_nested_object_is_reported() -> None:
     assert dict(caught.value.fields)["advisor.mode"] == "is one of 'consult', 'gate'"
 
 
+def test_a_constitution_without_capabilities_may_only_read_and_ask_its_advisor() -> None:
+    assert Constitution(id="a").granted == {"read", "advise"} == read({"id": "a", "capabilities": []}).granted
+    assert INDEX.granted == set(BUNDLES), "the orchestrator may use everything that the operator allows"
+
+
 def test_bundles_and_bare_words_become_commands() -> None:
     constitution = read({"id": "a", "capabilities": ["web", "exec", "/Search"]})
     assert constitution.capabilities == ("/search", "/fetch", "/browse", "/exec")
     assert constitution.granted == {"web", "exec"}
-    assert "delegation" in Constitution(id="a").granted
 
 
 def test_a_card_has_chat_first_and_a_skill_for_each_capability() -> None:

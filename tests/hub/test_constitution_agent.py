@@ -83,7 +83,7 @@ async def test_results_come_back_as_the_next_message_and_native_readers_hear_of_
     home = await house({"Index": ["/search cats", "Fine."]}, tools=[Echo()])
     task = await home.ask("cats?")
     assert home.model.prompts[1].messages[-1].content == (
-        "[/search cats]\nfound cats\n[END SEARCH]\n\n[END TOOL RESULTS]"
+        "[/search cats]\n| found cats\n[END SEARCH]\n\n[END TOOL RESULTS]"
     )
     kinds = [name for name, _ in await home.notes(task.id)]
     assert kinds == ["stream_start", "token_usage", "tool_call", "token_usage", "stream_end"]
@@ -117,7 +117,7 @@ async def test_all_results_of_a_reply_together_stay_within_their_budget(shed: Be
     home = await shed({"Index": ["\n".join(f"/search {n}" for n in range(4)), "Ok."]}, tools=[tool])
     await home.ask("cats?")
     fed = home.model.prompts[1].messages[-1].content
-    assert fed.count("z") == 32 * 1024
+    assert 32 * 1024 - 10 < fed.count("z") <= 32 * 1024
     assert "[cut: 15000 bytes in all]" in fed and "[TOOL RESULTS TRUNCATED: budget exhausted]" in fed
     assert len(tool.ran) == 3
 
@@ -176,8 +176,10 @@ async def test_a_provider_that_fails_mid_stream_fails_the_task_with_safe_words(h
 
 
 async def test_delegation_two_deep(house: Begin) -> None:
-    scout = Constitution(id="scout", name="Scout", role="research", goal="find things")
-    digger = Constitution(id="digger", name="Digger")
+    scout = Constitution(
+        id="scout", name="Scout", role="research", goal="find things", capabilities=("/agent",)
+    )
+    digger = Constitution(id="digger", name="Digger", capabilities=("/agent",))
     home = await house(
         {
             "Index": ["On it.\n/agent scout find gold", "Gold is at the river."],
@@ -221,7 +223,7 @@ async def test_a_parallel_that_a_child_fails_has_failed_and_other_children_are_n
     told = [data for name, data in await home.notes(task.id) if name == "tool_call"]
     assert [(each["tool"], each["ok"]) for each in told] == [("parallel:2", False)] * 3
     fed = [prompt.messages[-1].content for prompt in home.model.prompts if "NAME: Index" in prompt.system]
-    assert fed[1].startswith("[/parallel 2 children]\n[child 1/2")
+    assert fed[1].startswith("[/parallel 2 children]\n| [child 1/2")
     assert ["[LOOP DETECTED]" in each for each in fed[1:]] == [False, False, True]
 
 
@@ -256,13 +258,15 @@ async def test_parallel_children_run_at_once_and_answer_in_order(house: Begin) -
     home = await house(ScriptedModel(choose), Constitution(id="a", name="A"), Constitution(id="b", name="B"))
     task = await home.ask("go")
     fed = next(p for p in home.model.prompts if "END PARALLEL" in p.messages[-1].content).messages[-1].content
-    assert fed.index("[child 1/3 — /agent a]\nA here.") < fed.index("[child 2/3 — /agent b]\nB here.")
-    assert "[child 3/3 — /agent nobody]\nERR: there is no agent 'nobody' here" in fed
+    assert fed.index("| [child 1/3 — /agent a]\n| | A here.") < fed.index(
+        "| [child 2/3 — /agent b]\n| | B here."
+    )
+    assert "| [child 3/3 — /agent nobody]\n| | ERR: there is no agent 'nobody' here" in fed
     assert task.state is TaskState.COMPLETED
 
 
 async def test_a_budget_is_shared_with_those_who_are_asked_and_ends_the_request(house: Begin) -> None:
-    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100)
+    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100, capabilities=("/agent",))
     helper = Constitution(id="helper", name="Helper", budget=1_000_000)
     spent = Usage(input_tokens=40, output_tokens=30)
     home = await house(
@@ -413,7 +417,7 @@ async def test_a_native_call_of_a_tool_that_is_not_there_is_answered(house: Begi
 
 
 async def test_children_that_work_at_once_share_what_is_left(house: Begin) -> None:
-    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100)
+    thrifty = Constitution(id="thrifty", name="Thrifty", budget=100, capabilities=("/agent",))
     both = ("/parallel\n/agent a x\n/agent b y\n/endparallel", Usage(input_tokens=10, output_tokens=10))
     done = ("Done.", Usage(input_tokens=1, output_tokens=1))
     home = await house(

@@ -43,12 +43,12 @@ async def test_old_messages_are_summarized_and_the_newest_stay() -> None:
         events = await acme.ask("and now?", path)
         assert events[-1][1]["ok"]
         last = hub.model.prompts[-1]
-        assert "[EARLIER IN THIS CONVERSATION]\nThey talked about tea." in last.messages[0].content
+        assert "[EARLIER IN THIS CONVERSATION]\n| They talked about tea." in last.messages[0].content
         assert "question 19" in last.messages[-3].content
         assert KEPT_MESSAGES < len(last.messages) < 2 * KEPT_MESSAGES + 4
         again = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
         assert len(again) <= before + 1, "a summary is good for more than one request"
-        assert any("(before that) They talked" in told(each)[0] for each in again) or len(again) == 1
+        assert any("(before that)\n| They talked" in told(each)[0] for each in again) or len(again) == 1
         kept = (await acme("GET", f"{path}?limit=500")).json["messages"]
         assert len(kept) == 42, "nothing is lost"
 

@@ -19,11 +19,11 @@ async def test_an_agent_is_reminded_of_what_it_learned() -> None:
         await acme.ask("learn something")
         said = hub.model.prompts[1].messages[-1].content
         assert "OK: recorded lesson [/fetch behind cloudflare] send the bearer token along (#1)" in said
-        assert "OK: recorded lesson [parsing dates] Two lines,\nboth of them. (#2)" in said
+        assert "OK: recorded lesson [parsing dates] Two lines,\n| both of them. (#2)" in said
         assert said.count("[parsing dates]") == 3 and "ERR: there is no lesson '#9' of yours" in said
         await acme.ask("is that page behind cloudflare?")
         asked = hub.model.prompts[2].messages[-1].content
-        assert "[KNOWN PITFALLS]\n- [/fetch behind cloudflare] send the bearer token" in asked
+        assert "[KNOWN PITFALLS]\n| - [/fetch behind cloudflare] send the bearer token" in asked
         assert "parsing dates" not in asked.partition("QUERY:")[0]
         await acme.ask("hello")
         assert "KNOWN PITFALLS" not in hub.model.prompts[3].messages[-1].content
@@ -34,7 +34,7 @@ async def test_a_lesson_is_a_memory_of_its_agent_that_people_can_correct() -> No
         ["/lesson reading: slowly", "Ok.", "Ok.", "/lesson list\n/lesson delete #1", "Ok."]
     ) as hub:
         acme = await hub.tenant("acme")
-        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["lessons"]})
         await acme.ask("learn")
         (entry,) = (await acme("GET", "/v1/memory/entries?type=learning")).json["entries"]
         assert (entry["title"], entry["content"], entry["source"]) == ("reading", "slowly", "index")

@@ -61,7 +61,7 @@ async def test_a_fetched_picture_goes_along_with_the_next_prompt(shed: Begin, da
     first, second = (prompt.messages for prompt in model.prompts)
     assert first[-1].images == ()
     assert second[-1].images == (Image(media_type="image/png", content=PNG),) * 2
-    assert "[/fetch https://x/a.png]\n(picture 1: image/png, 19 bytes;" in second[-1].content
+    assert "[/fetch https://x/a.png]\n| (picture 1: image/png, 19 bytes;" in second[-1].content
     assert "(picture 2: image/png" in second[-1].content
 
 

@@ -11,7 +11,7 @@ import pytest
 from dragoman.engine.protocols import LeaseLost, Log
 from dragoman.engine.records import Snapshot
 from dragoman.errors import Unavailable
-from dragoman.hub.agents.constitution import Advisor, Constitution
+from dragoman.hub.agents.constitution import KNOWN, Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.models.model import ModelError, Prompt, ToolCall
@@ -26,7 +26,7 @@ from dragoman.stores import open_store
 from tests.hub.conftest import House
 from tests.hub.scripted import ScriptedModel
 
-AGENTS = (Constitution(id="a", name="A"), Constitution(id="b", name="B"), Constitution(id="c", name="C"))
+AGENTS = tuple(Constitution(id=name.lower(), name=name, capabilities=KNOWN) for name in "ABC")
 
 
 def think(prompt: Prompt) -> str:
@@ -414,7 +414,7 @@ async def test_an_interrupted_command_is_reported_also_if_it_is_no_longer_grante
 async def test_an_advisor_is_asked_once_and_tokens_count_once_wherever_the_hub_is_killed(budget: int) -> None:
     """What was spent of a budget before a crash is not there after it."""
     critic = Advisor(model="wise", mode="gate")
-    careful = Constitution(id="a", name="A", advisor=critic, budget=budget)
+    careful = Constitution(id="a", name="A", advisor=critic, budget=budget, capabilities=KNOWN)
 
     def think(prompt: Prompt) -> str:
         if "You review" in prompt.system:

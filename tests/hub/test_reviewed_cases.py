@@ -223,7 +223,7 @@ async def test_a_delegated_agent_gets_the_original_request() -> None:
         await ada.ask("what is there?")
         asked = home.model.prompts[1].messages[-1].content
         assert asked.startswith(
-            "[DELEGATION CONTEXT]\noriginal request: what is there?\ndelegated by: index\n"
+            "[DELEGATION CONTEXT]\n| original request: what is there?\n| delegated by: index\n"
         )
         assert asked.endswith("[END DELEGATION CONTEXT]\nlook")
 

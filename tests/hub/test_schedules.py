@@ -381,7 +381,7 @@ async def test_agents_schedule_their_own_work() -> None:
     ]
     async with house(replies) as hub:
         acme = await hub.tenant("acme")
-        await acme("POST", "/v1/agents", SCOUT)
+        await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["schedule"]})
         told = events(await acme("POST", "/v1/agents/scout/chat", {"message": "go"}))
         assert told[-1][1]["content"] == "Scheduled."
         said = hub.model.prompts[1].messages[-1].content

@@ -186,7 +186,7 @@ async def test_files_are_stored_only_in_a_conversation(home: House, database: Da
         conversation_id=10,
     )
     assert "OK: persisted 5 bytes (artifact #1)" in said and "#1  notes/a.md  (5 bytes)" in said
-    assert said.count("\nhello\n") == 2
+    assert said.count("\n| hello\n") == 2
     said = await fed(home, "/write --persist b.md\nhello\n/endwrite\n/read notes/a.md\n/list")
     assert "WARN: --persist requested but artifact store is unavailable" in said and said.count("ERR:") == 2
     assert await Artifacts(database).get("2", 1) is None
@@ -270,7 +270,7 @@ async def test_open_todos_stand_before_the_next_request(home: House) -> None:
     await fed(home, "/todo add water the plants\n/todo list")
     home.model._replies = iter(["Ok."])
     await home.ask("hi")
-    assert "[OPEN TODOS]\n- #1 [pending] water the plants" in home.model.prompts[-1].messages[-1].content
+    assert "[OPEN TODOS]\n| - #1 [pending] water the plants" in home.model.prompts[-1].messages[-1].content
     assert "OK: #1 is completed" in await fed(home, "/todo done #1")
 
 
@@ -337,7 +337,7 @@ async def test_pages_are_read_as_text_and_the_guard_decides_where(shed: Begin, d
         tools = toolbox(database, model=ScriptedModel([]), fetcher=loopback)
         home = await shed(ScriptedModel([]), tools=tools)
         said = await fed(home, f"/fetch {url}/moved\n/fetch {url}/gone\n/fetch {url}/inward")
-        assert "Tea\n\nGreen & good" in said and "ERR: HTTP 404" in said
+        assert "Tea\n| \n| Green & good" in said and "ERR: HTTP 404" in said
         assert said.count("ERR:") == 2 and "its host is not on the internet" in said
         await loopback.close()
         guarded = HttpFetcher(Guard(http=True).dial)
@@ -363,7 +363,7 @@ async def test_search_has_a_provider_or_says_that_there_is_none(
             return [Hit(f"{query} {n}", f"https://x/{n}", "snip") for n in range(top)]
 
     home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), search=Engine()))
-    assert "1. green tea 0 — snip\n   https://x/0\n2. green tea 1" in await fed(
+    assert "1. green tea 0 — snip\n|    https://x/0\n| 2. green tea 1" in await fed(
         home, "/search green tea top=2"
     )
 
@@ -394,11 +394,11 @@ async def test_mcp_servers_are_processes_that_see_no_secrets_and_come_back(
         "adder add {a, b} — Adds two numbers." in said
         and "missing: (the MCP server 'missing' could not" in said
     )
-    assert "\n5\n" in said and "(unset)" in said and "\n2\n" in said and "sk-secret" not in said
+    assert "\n| 5\n" in said and "(unset)" in said and "\n| 2\n" in said and "sk-secret" not in said
     assert "ERR: no MCP server 'nobody' configured. Available: adder, missing" in said
     assert "ERR: the arguments must be a JSON object" in said and said.count("ERR:") == 3
     said = await fed(home, '/mcp call adder die {}\n/mcp call adder add {"a": 4, "b": 4}')
-    assert "ERR: the MCP server 'adder'" in said and "\n8\n" in said
+    assert "ERR: the MCP server 'adder'" in said and "\n| 8\n" in said
     await servers.close()
 
 
@@ -409,7 +409,7 @@ async def test_mcp_servers_are_reached_over_http_too(shed: Begin, database: Data
     async with served(server.streamable_http_app()) as url:
         servers = McpServers({"there": McpServer(url=f"{url}/mcp", headers={"X-Key": "1"})})
         home = await shed(ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), mcp=servers))
-        assert "\n9\n" in await fed(home, '/mcp call there add {"a": 4, "b": 5}')
+        assert "\n| 9\n" in await fed(home, '/mcp call there add {"a": 4, "b": 5}')
         await servers.close()
 
 
@@ -464,7 +464,7 @@ async def test_pages_are_opened_in_a_browser_if_there_is_one(
     tools = toolbox(database, model=ScriptedModel([]), mcp=servers, check=check)
     home = await shed(ScriptedModel([]), tools=tools)
     said = await fed(home, "/browse https://x/a\n/browse https://private/\n/browse file:///etc/passwd")
-    assert "[/browse https://x/a]\n- heading: welcome to https://x/a\n[END BROWSE]" in said
+    assert "[/browse https://x/a]\n| - heading: welcome to https://x/a\n[END BROWSE]" in said
     assert "ERR: refused: its host is not on the internet" in said and "ERR: usage: /browse <url>" in said
     assert "ERR:" in await fed(home, "/browse https://x/broken")
     for arguments in (

@@ -139,7 +139,7 @@ function tenantRow(t, again) {
 // -- agents and constitutions -----------------------------------------------------------------------------------
 
 const STORED = ["created_at", "updated_at", "version"];
-const TEMPLATE = { id: "scout", name: "Scout", role: "researcher", goal: "Answers questions with sources.", capabilities: [] };
+const TEMPLATE = { id: "scout", name: "Scout", role: "researcher", goal: "Answers questions with sources.", capabilities: ["web"] };
 
 const chatWith = (base, id) => `#chat/${segment(id)}?tenant=${base.split("/").at(-1)}`;
 

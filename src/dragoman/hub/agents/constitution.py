@@ -42,6 +42,9 @@ BUNDLES: dict[str, tuple[str, ...]] = {
 }
 """Granting one command of a bundle grants the whole bundle."""
 
+SAFE_BUNDLES = ("read", "advise")
+"""What a constitution without capabilities may use: commands that change nothing, run nothing, and send nothing to strangers."""
+
 KNOWN = tuple(command for commands in BUNDLES.values() for command in commands)
 
 SKILLS: dict[str, tuple[str, str]] = {
@@ -157,7 +160,7 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             max_length=64,
             description="The commands it may use, an allow-list: `/fetch`, or a bundle: `web`. A command grants its "
-            "bundle. Empty: all of them.",
+            "bundle. Empty: the safe ones, `/read`, `/list` and `/advise`.",
         ),
     ] = ()
     event_types: Annotated[tuple[Short, ...], Meta(max_length=64)] = ()
@@ -187,8 +190,10 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def granted(self) -> frozenset[str]:
         """The bundles it may use."""
-        if not self.capabilities:
+        if self.id == INDEX_ID:
             return frozenset(BUNDLES)
+        if not self.capabilities:
+            return frozenset(SAFE_BUNDLES)
         return frozenset(bundle_of(capability) for capability in self.capabilities)
 
 

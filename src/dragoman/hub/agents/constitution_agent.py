@@ -36,6 +36,7 @@ from dragoman.hub.models.model import (
     traits_of,
     without_images,
 )
+from dragoman.hub.quote import flatten
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.tool import Budget, Command, Session, Tool
@@ -144,7 +145,7 @@ class ConstitutionTurn:
 
     async def _judge_handed(self, agent: str, answer: str) -> Verdict:
         """Let the gate judge the answer of the agent that the request was handed to."""
-        self._calls.append(f"- /agent args={agent} result={answer[:300]}")
+        self._calls.append(f"- /agent args={agent} result={flatten(answer)}")
         self._prose.append(answer)
         judged = await self._judge(0)
         passes = judged.signal == CONTINUE
@@ -282,7 +283,7 @@ class ConstitutionTurn:
         blocks = await self._dispatch.run(i, commands)
         images = await self._pictures()
         for command, block in zip(commands, blocks, strict=False):
-            self._calls.append(f"- {command.name} args={command.args[:200]} result={block[:300]}")
+            self._calls.append(f"- {command.name} args={flatten(command.args, 200)} result={flatten(block)}")
         self._messages.append(_to_chat_message(reply))
         if reply.tool_calls:
             blocks += ["[not run: no room for its result]"] * (len(commands) - len(blocks))

@@ -1,7 +1,8 @@
 """Run the commands of a reply, each once.
 
 Checks, in order: the total size, the capability, the limits per reply, the cache of reads; then the tool runs.
-The result is recorded before it is reported, and before the next command starts. The model gets one block per command.
+The result is recorded before it is reported, and before the next command starts. The model gets one block per command, in
+which the result is quoted: nobody knows who wrote it.
 
 The start of a command that must not run twice is recorded too (`begun/tool/3/1`). If a crash interrupts it, its effect is
 unknown: it does not run again, and its result says so.
@@ -21,6 +22,7 @@ from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models.model import repair_text
+from dragoman.hub.quote import MARK, flatten, quote
 from dragoman.hub.tools.delegate import children
 from dragoman.hub.tools.tool import Command, Session, Tool, UnavailableTool
 
@@ -42,7 +44,7 @@ INTERRUPTED = (
     "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
     "It was not run again. Find out what it did before you repeat it."
 )
-_CHILD_FAILED = re.compile(r"^\[child \d+/\d+ — /agent [^\n]*\]\nERR:", re.MULTILINE)
+_CHILD_FAILED = re.compile(rf"^\[child \d+/\d+ — /agent [^\n]*\]\n{re.escape(MARK)}ERR:", re.MULTILINE)
 _FAILURES = ("ERR:", "UPSTREAM FAILED", "SKIPPED:", "TRUNCATED:")
 
 logger = logging.getLogger("dragoman.hub")
@@ -53,6 +55,8 @@ class CommandOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     body: str
     ok: bool
+    size: int = 0
+    """Bytes of the whole result, if `body` is not all of it."""
     spent: int = 0
     counts: dict[str, int] = {}
     pictures: tuple[str, ...] = ()
@@ -63,7 +67,7 @@ class Dispatch:
     def __init__(self, tools: Sequence[Tool], session: Session) -> None:
         self._tools = {name: tool for tool in tools for name in tool.names}
         self._session = session
-        self._read: dict[str, str] = {}
+        self._read: dict[str, CommandOutcome] = {}
         self._failed: set[str] = set()
 
     async def run(self, iteration: int, commands: Sequence[Command]) -> list[str]:
@@ -77,13 +81,12 @@ class Dispatch:
                 blocks.append(EXHAUSTED)
                 break
             result = await self._one(f"tool/{iteration}/{n}", command, used)
-            room = TOTAL_LIMIT - total
-            body = result.body if room >= BODY_LIMIT else _cut(result.body, room)
+            body = quote(result.body, min(BODY_LIMIT, TOTAL_LIMIT - total), size=result.size)
             block = f"[{_title(command)}]\n{body}\n[END {_word(command)}]"
             if not result.ok:
                 failed.add(what := f"{command.title}\n{command.body}")
                 if what in self._failed:
-                    block = f"{LOOP.format(title=command.title[:200])}\n{block}"
+                    block = f"{LOOP.format(title=flatten(command.title, 200))}\n{block}"
             total += min(len(result.body.encode()), BODY_LIMIT)
             blocks.append(block)
         self._failed = failed
@@ -100,10 +103,13 @@ class Dispatch:
         else:
             await record_of(turn).may_begin()
             before, seen = session.budget.spent, len(session.pictures)
-            body = refusal or self._read.get(command.title) or await self._run(tool, command, key)
+            known = None if refusal else self._read.get(command.title)
+            body = refusal or (known.body if known else await self._run(tool, command, key))
+            size = known.size if known else len(body.encode())
             result = CommandOutcome(
-                body=_cut(body, BODY_LIMIT),
+                body=body.encode()[:BODY_LIMIT].decode("utf-8", "ignore"),
                 ok=_went_well(body),
+                size=size if size > BODY_LIMIT else 0,
                 spent=session.budget.spent - before,
                 counts=dict(session.writer.counts),
                 pictures=tuple(session.pictures[seen:]),
@@ -113,7 +119,7 @@ class Dispatch:
         how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
         await session.writer.emit("tool_call", tool=tool.label(command), **how)
         if result.ok and command.name in _SAFE:
-            self._read[command.title] = result.body
+            self._read[command.title] = result
         return result
 
     def _tool(self, command: Command) -> Tool:
@@ -160,14 +166,7 @@ def _word(command: Command) -> str:
 def _title(command: Command) -> str:
     if command.name == "/parallel":
         return f"{command.name} {len(children(command.body or ''))} children"
-    return command.title[:400]
-
-
-def _cut(body: str, room: int) -> str:
-    raw = body.encode()
-    if len(raw) <= room:
-        return body
-    return raw[:room].decode("utf-8", "ignore") + f"\n[cut: {len(raw)} bytes in all]"
+    return flatten(command.title, 400)
 
 
 def _went_well(body: str) -> bool:

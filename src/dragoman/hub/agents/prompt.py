@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution
+from dragoman.hub.quote import HOW_TO_READ, flatten, quote
 from dragoman.hub.tools.tool import Tool
 
 _VOICES = {
@@ -44,6 +45,8 @@ def system(
     parts = [f"{voice} {_BREVITY[c.brevity]}"]
     if not plain and tools:
         parts.append(_TOOLS if native else _COMMANDS + "\n".join(tool.usage for tool in tools))
+    if not plain:
+        parts.append(HOW_TO_READ)
     about = {"NAME": c.title, "ROLE": c.role, "PERSONALITY": c.personality, "GOAL": c.goal}
     parts.append("\n".join(f"{word}: {value}" for word, value in about.items() if value))
     if c.rules:
@@ -59,7 +62,7 @@ def roster(agents: Iterable[Constitution], remotes: Iterable[str] = ()) -> str:
     blocks = []
     if lines:
         blocks.append("AGENTS — delegate with /agent <id> <task>:\n" + "\n".join(lines))
-    if elsewhere := [f"  {line}" for line in remotes]:
+    if elsewhere := [quote(line) for line in remotes]:
         blocks.append(
             "REMOTE A2A AGENTS — delegate with /a2a call <name> <message> (distinct trust boundary; no shared memory):\n"
             + "\n".join(elsewhere)
@@ -74,9 +77,9 @@ def query(text: str, *, preambles: Iterable[str] = (), roster: str = "") -> str:
 
 
 def _line(agent: Constitution) -> str:
-    name = f" ({agent.name})" if agent.name and agent.name != agent.id else ""
-    role = f" [{agent.role}]" if agent.role else ""
+    name = f" ({flatten(agent.name)})" if agent.name and agent.name != agent.id else ""
+    role = f" [{flatten(agent.role)}]" if agent.role else ""
     model = f" {agent.model.rpartition('/')[2]}" if agent.model else ""
     advisor = f"+advisor:{agent.advisor.model.rpartition('/')[2]}" if agent.advisor else ""
-    goal = f" — {agent.goal}" if agent.goal else ""
+    goal = f" — {flatten(agent.goal)}" if agent.goal else ""
     return f"  {agent.id}{name}{role}{model}{advisor}{goal}"

@@ -21,6 +21,7 @@ from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.agents.event_writer import ANSWERS
 from dragoman.hub.models.ask import ModelReply, respond
 from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, traits_of
+from dragoman.hub.quote import HOW_TO_READ, flatten, quote
 from dragoman.hub.tools.delegate import delegate
 from dragoman.hub.tools.tool import Session
 
@@ -67,14 +68,24 @@ async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model:
     )
     if how.mode == "heuristic" or found.confidence >= how.min_confidence:
         return found
-    lines = [f"- {each.id}: {each.role}. {each.goal}" for each in agents if each.id != INDEX_ID]
+    lines = [
+        f"- {each.id}: {flatten(each.role)}. {flatten(each.goal)}" for each in agents if each.id != INDEX_ID
+    ]
     content = "\n".join(
-        ["[AGENTS]", *lines, "[END AGENTS]", "", "[REQUEST]", text[:_REQUEST_CHARACTERS], "[END REQUEST]"]
+        [
+            "[AGENTS]",
+            *lines,
+            "[END AGENTS]",
+            "",
+            "[REQUEST]",
+            quote(text[:_REQUEST_CHARACTERS]),
+            "[END REQUEST]",
+        ]
     )
     reply = await ask(
         Prompt(
             model=model,
-            system=_ROUTER_PROMPT,
+            system=f"{_ROUTER_PROMPT}\n{HOW_TO_READ}",
             messages=(ChatMessage(role="user", content=content),),
             max_tokens=100,
             temperature=0.0,

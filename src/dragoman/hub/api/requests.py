@@ -30,12 +30,15 @@ from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.ask import respond
 from dragoman.hub.models.model import Model
+from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 
 MAX_KEY_CHARACTERS = 256
 MAX_EVENT_TYPE_CHARACTERS = 256
+MAX_EVENT_BYTES = 64 * 1024
+"""Bytes of an event that an agent reads."""
 
 
 class NewRequest(Struct):
@@ -89,16 +92,18 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         if len(event.type) > MAX_EVENT_TYPE_CHARACTERS:
             why = f"has more than {MAX_EVENT_TYPE_CHARACTERS} characters"
             raise InvalidParams(f"the type of the event {why}", fields=(("type", why),))
-        lines = [f"Event: {event.type}"]
+        lines = [f"Event: {flatten(event.type)}"]
         if event.source:
-            lines.append(f"Source: {event.source}")
+            lines.append(f"Source: {flatten(event.source)}")
         if event.payload is not None:
             lines.append(f"Payload: {msgspec.json.encode(event.payload).decode()}")
+        quoted = quote("\n".join(lines), MAX_EVENT_BYTES)
+        message = f"An event arrived:\n{quoted}"
         agent = event.agent
         if not agent:
             company = await hub.catalogue.constitutions(request.tenant.id)
             agent = await asyncio.to_thread(for_event, event.type, company)
-        await start_request(hub, request, NewRequest(message="\n".join(lines)), agent=agent)
+        await start_request(hub, request, NewRequest(message=message), agent=agent)
 
     limits = {"limit": "100, at most 200."}
 

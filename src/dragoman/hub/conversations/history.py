@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dragoman.hub.models.ask import ModelReply, ask, recorded_reply
 from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
+from dragoman.hub.quote import HOW_TO_READ, MARK, quote
 from dragoman.hub.store.conversations import Conversations, EarlierMessage
 from dragoman.hub.tools.tool import Session
 
@@ -43,7 +44,7 @@ class ConversationHistory:
             await self._count_usage(session, before)  # summarized before a crash
         messages = [ChatMessage(role=each.role, content=each.content) for each in earlier]
         if summary:
-            text = f"[EARLIER IN THIS CONVERSATION]\n{summary}\n[END EARLIER]"
+            text = f"[EARLIER IN THIS CONVERSATION]\n{quote(summary)}\n[END EARLIER]"
             messages.insert(0, ChatMessage(role="user", content=text))
         return messages
 
@@ -52,12 +53,15 @@ class ConversationHistory:
     ) -> tuple[str, Sequence[EarlierMessage]]:
         """A new summary, and the messages it does not cover. If the model fails, nothing changes."""
         old, new = earlier[:-KEPT_MESSAGES], earlier[-KEPT_MESSAGES:]
-        lines = [f"(before that) {summary}"] if summary else []
-        lines += [f"{each.role}: {each.content}" for each in old]
+        lines = [f"(before that)\n{quote(summary)}"] if summary else []
+        lines += [f"{each.role}:\n{quote(each.content)}" for each in old]
+        text = "\n\n".join(lines)
+        if len(text) > room:
+            text = MARK + text[-room:]  # the cut may be inside a quoted line
         prompt = Prompt(
             model=session.constitution.model,
-            system=_SYSTEM,
-            messages=(ChatMessage(role="user", content="\n\n".join(lines)[-room:]),),
+            system=f"{_SYSTEM}\n{HOW_TO_READ}",
+            messages=(ChatMessage(role="user", content=text),),
         )
         reply = await ask(session.turn, "summary", self._model, prompt)
         await self._count_usage(session, reply)

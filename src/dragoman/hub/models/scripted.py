@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.models.model import Delta, ModelError, ModelEvent, ModelTraits, Prompt, Stop, Usage
+from dragoman.hub.quote import unquote
 
 
 async def _stream_words(text: str, seconds: float, prompt: Prompt) -> AsyncIterator[ModelEvent]:
@@ -104,7 +105,7 @@ def demo_reply(prompt: Prompt) -> str:
     last = prompt.messages[-1].content if prompt.messages else ""
     end = last.rfind(_RESULT_END)
     if end >= 0 and (result := _RESULT.search(last, 0, end)):
-        return f"The {result[1]} agent says: {last[result.end() : end].strip()}"
+        return f"The {result[1]} agent says: {unquote(last[result.end() + 1 : end]).strip()}"
     company, _, query = last.rpartition("QUERY: ")
     query = " ".join(query[:_QUERY_CHARACTERS].split())
     for agent, words in _RULES:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dragoman.hub.agents.constitution import Advisor
 from dragoman.hub.models.ask import ask
 from dragoman.hub.models.model import ChatMessage, Model, Prompt, traits_of
+from dragoman.hub.quote import HOW_TO_READ, quote
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 CONTINUE, REDIRECT, HALT = "CONTINUE", "REDIRECT", "HALT"
@@ -41,10 +42,10 @@ def gate_prompt(advisor: Advisor, task: str, answer: str, calls: Sequence[str]) 
         "ANSWER": answer[:_TASK_LIMIT],
         "TOOLS USED": "\n".join(calls)[:_TOOLS_LIMIT] or "(none)",
     }
-    content = "\n\n".join(f"[{name}]\n{text}\n[END {name}]" for name, text in blocks.items())
+    content = "\n\n".join(f"[{name}]\n{quote(text)}\n[END {name}]" for name, text in blocks.items())
     return Prompt(
         model=advisor.model,
-        system=advisor.prompt or _GATE_PROMPT,
+        system=f"{advisor.prompt or _GATE_PROMPT}\n\n{HOW_TO_READ}",
         messages=(ChatMessage(role="user", content=content),),
         max_tokens=512,
     )

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dragoman.errors import A2AError
 from dragoman.hub.agents.constitution import ID, INDEX_ID
 from dragoman.hub.agents.event_writer import events_id
+from dragoman.hub.quote import flatten, quote
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 from dragoman.model.fold import Fold
 from dragoman.model.task import TaskState
@@ -74,7 +75,9 @@ class ParallelTool:
                     session, agent, task, f"{key}/{n}", streams[n - 1], context, share=len(asked)
                 )
                 refusal = text if ok else f"ERR: {text}"
-            return f"[child {n}/{len(asked)} — /agent {agent}]\n{refusal}\n[END CHILD {n}]"
+            return (
+                f"[child {n}/{len(asked)} — /agent {flatten(agent, 80)}]\n{quote(refusal)}\n[END CHILD {n}]"
+            )
 
         async with asyncio.TaskGroup() as group:
             jobs = [group.create_task(one(n, *child)) for n, child in enumerate(asked, 1)]
@@ -199,11 +202,10 @@ def _outcome(agent: str, fold: Fold) -> tuple[bool, str]:
 def _context(session: Session, depth: int, more: list[str]) -> str:
     """The context that precedes the task in a constitution's prompt."""
     lines = [
-        "[DELEGATION CONTEXT]",
-        f"original request: {session.original[:200]}",
+        f"original request: {flatten(session.original, 200)}",
         f"delegated by: {session.agent}",
         f"pipeline depth: {depth}/{MAX_DEPTH}",
         *more,
-        "[END DELEGATION CONTEXT]",
     ]
-    return "\n".join(lines)
+    quoted = quote("\n".join(lines))
+    return f"[DELEGATION CONTEXT]\n{quoted}\n[END DELEGATION CONTEXT]"

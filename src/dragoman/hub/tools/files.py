@@ -12,6 +12,7 @@ import re
 
 from dragoman.errors import A2AError, Unavailable
 from dragoman.hub.models.model import Image, Model, traits_of
+from dragoman.hub.quote import flatten
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import READ_LIMIT
 from dragoman.hub.store.artifacts import Artifacts, clean_path
@@ -161,12 +162,14 @@ class ListTool:
         lines = []
         if self._artifacts is not None and session.conversation:
             files = await self._artifacts.list(session.tenant, session.conversation)
-            lines = [f"#{file.id}  {file.path}  ({file.size} bytes)" for file in files] or ["(no files)"]
+            lines = [f"#{file.id}  {flatten(file.path)}  ({file.size} bytes)" for file in files] or [
+                "(no files)"
+            ]
         elif self._sandbox is None:
             return f"ERR: artifact store unavailable: {NO_STORE}"
         if self._sandbox is not None:
             made = await self._sandbox.list(session.tenant)
-            lines += ["[sandbox workspace]", *(f"{path}  ({size} bytes)" for path, size in made)]
+            lines += ["[sandbox workspace]", *(f"{flatten(path)}  ({size} bytes)" for path, size in made)]
         return "\n".join(lines)
 
 

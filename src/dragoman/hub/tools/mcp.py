@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.quote import flatten
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
 
@@ -63,6 +64,8 @@ def _named_strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 IDLE_SECONDS = 300.0
+DESCRIPTION_CHARACTERS = 1000
+"""Characters of a tool's description in `/mcp tools`."""
 
 
 class _ServersFile(Struct, frozen=True):
@@ -175,11 +178,12 @@ class McpCommand:
             except A2AError as error:
                 if only:
                     raise
-                lines.append(f"{name}: ({error.message})")
+                lines.append(f"{name}: ({flatten(error.message)})")
                 continue
             for tool in found:
-                members = ", ".join(tool.schema.get("properties", {}))
-                lines.append(f"{name} {tool.name} {{{members}}} — {tool.description}")
+                members = flatten(", ".join(tool.schema.get("properties", {})))
+                about = flatten(tool.description, DESCRIPTION_CHARACTERS)
+                lines.append(f"{name} {flatten(tool.name)} {{{members}}} — {about}")
         return "\n".join(lines) or "(no tools)"
 
 

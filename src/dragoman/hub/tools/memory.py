@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
+from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.memories import Memories
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
 from dragoman.hub.store.scratchpads import SHARED, Scratchpads
@@ -100,7 +101,7 @@ class MemTool:
             here = session.conversation and entry.conversation_id == session.conversation
             lines.append(_line(entry) + ("  [conversation]" if here else ""))
             if place < 3 and entry.content:
-                lines.append("    " + " ".join(entry.content.split())[:400])
+                lines.append("    " + flatten(entry.content, 400))
         return "\n".join(lines)
 
     async def _entries(self, rest: str, command: Command, session: Session) -> str:
@@ -115,7 +116,7 @@ class MemTool:
         entry = await self._memories.get(session.tenant, _id(rest))
         if entry is None:
             return f"ERR: there is no entry {rest!r}"
-        lines = [_line(entry), entry.content]
+        lines = [_line(entry), quote(entry.content) if entry.content else ""]
         for relation in await self._memories.relations(session.tenant, entry.id):
             away = relation.source_id == entry.id
             other = await self._memories.get(
@@ -123,7 +124,7 @@ class MemTool:
             )
             if other is not None:
                 arrow = f"{relation.relation} →" if away else f"← {relation.relation}"
-                lines.append(f"  {arrow} #{other.id} {other.title}")
+                lines.append(f"  {arrow} #{other.id} {flatten(other.title)}")
         if entry.artifact_id is not None:
             lines.append(f"/read #{entry.artifact_id} via=mem:{entry.id}")
         return "\n".join(line for line in lines if line)
@@ -193,13 +194,15 @@ def _id(text: str) -> int:
 
 
 def _line(entry: MemoryEntry) -> str:
-    tags = f"  ({', '.join(entry.tags)})" if entry.tags else ""
-    return f"- #{entry.id}  [{entry.type}]  {entry.title}{tags}"
+    tags = f"  ({flatten(', '.join(entry.tags))})" if entry.tags else ""
+    return f"- #{entry.id}  [{entry.type}]  {flatten(entry.title)}{tags}"
 
 
 LESSON = "learning"
 MAX_REMINDERS = 3
 """Lessons that are put before a request."""
+REMINDER_BYTES = 16 * 1024
+"""Bytes of them."""
 
 
 class LessonTool:
@@ -220,7 +223,8 @@ class LessonTool:
     async def preamble(self, session: Session) -> str:
         """The lessons that match a request, to be put before it."""
         lines = await self._search(session, session.original, MAX_REMINDERS)
-        return "\n".join(["[KNOWN PITFALLS]", *lines, "[END KNOWN PITFALLS]"]) if lines else ""
+        quoted = quote("\n".join(lines), REMINDER_BYTES)
+        return f"[KNOWN PITFALLS]\n{quoted}\n[END KNOWN PITFALLS]" if lines else ""
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
@@ -259,4 +263,4 @@ class LessonTool:
 
 
 def _lesson_line(entry: MemoryEntry) -> str:
-    return f"- [{entry.title}] {entry.content} (#{entry.id})"
+    return f"- [{flatten(entry.title)}] {entry.content} (#{entry.id})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
@@ -30,13 +31,14 @@ class TodoTool:
     async def preamble(self, session: Session) -> str:
         """The open todos, to be put before a request."""
         lines = await self.lines(session)
-        return "\n".join(["[OPEN TODOS]", *lines, "[END OPEN TODOS]"]) if lines else ""
+        quoted = quote("\n".join(lines))
+        return f"[OPEN TODOS]\n{quoted}\n[END OPEN TODOS]" if lines else ""
 
     async def lines(self, session: Session, states: Sequence[str] = OPEN, limit: int = 20) -> list[str]:
         found = await self._todos.list(
             session.tenant, conversation=session.conversation, states=states, limit=limit
         )
-        return [f"- #{todo.id} [{todo.state}] {todo.subject}" for todo in found]
+        return [f"- #{todo.id} [{todo.state}] {flatten(todo.subject)}" for todo in found]
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
@@ -144,9 +146,7 @@ class ScheduleTool:
 
 
 def _schedule_line(schedule: Schedule) -> str:
-    about = (
-        f"[{schedule.status}] {schedule.schedule_phrase}, for {schedule.agent_id}: {schedule.message[:120]}"
-    )
+    about = f"[{schedule.status}] {flatten(schedule.schedule_phrase)}, for {schedule.agent_id}: {flatten(schedule.message, 120)}"
     return f"- #{schedule.id} {about} (next: {_time(schedule.next_fire_at)})"
 
 

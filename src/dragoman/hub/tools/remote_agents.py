@@ -32,6 +32,7 @@ from dragoman.engine.protocols import Peers
 from dragoman.engine.records import Child, Record
 from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
+from dragoman.hub.quote import flatten
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.card import AgentCard
@@ -54,6 +55,8 @@ logger = logging.getLogger("dragoman.remotes")
 PREFIX = "a2a:"
 """Prefix of a remote's name where agents are called by name; no agent of a tenant has such an id."""
 CARD_SECONDS = 15.0
+DESCRIPTION_CHARACTERS = 2000
+"""Characters of a card's description in `/a2a card`."""
 CARD_TTL_SECONDS = 300.0
 _RETRY_SECONDS = 30.0
 """Seconds until an unavailable remote is tried again."""
@@ -327,9 +330,9 @@ def _anonymous(call: Call) -> Call:
 
 def _line(name: str, known: _Known | None) -> str:
     if known is None or known.card is None:
-        return f"{name}  (card unavailable{f': {known.error}' if known is not None else ''})"
-    skills = ", ".join(skill.name for skill in known.card.skills[:5])
-    return f"{name} — {known.card.description}" + (f" (skills: {skills})" if skills else "")
+        return f"{name}  (card unavailable{f': {flatten(known.error)}' if known is not None else ''})"
+    skills = flatten(", ".join(flatten(skill.name, 80) for skill in known.card.skills[:5]))
+    return f"{name} — {flatten(known.card.description)}" + (f" (skills: {skills})" if skills else "")
 
 
 class HubPeers:
@@ -400,10 +403,17 @@ class A2ATool:
 
     async def _card(self, remotes: RemoteAgents, name: str) -> str:
         card = await remotes.card(name)
-        lines = [f"name: {card.name}", f"url: {remotes.agents[name].url}", f"version: {card.version}"]
-        lines += [f"protocol: {i.protocol_version} ({i.protocol_binding})" for i in card.supported_interfaces]
-        lines += [f"description: {card.description}", "skills:"]
-        lines += [f"  {skill.name} — {skill.description}" for skill in card.skills]
+        lines = [
+            f"name: {flatten(card.name)}",
+            f"url: {remotes.agents[name].url}",
+            f"version: {flatten(card.version)}",
+        ]
+        lines += [
+            f"protocol: {flatten(i.protocol_version, 20)} ({flatten(i.protocol_binding, 20)})"
+            for i in card.supported_interfaces
+        ]
+        lines += [f"description: {flatten(card.description, DESCRIPTION_CHARACTERS)}", "skills:"]
+        lines += [f"  {flatten(skill.name)} — {flatten(skill.description)}" for skill in card.skills]
         return "\n".join(lines)
 
     async def _call(self, remotes: RemoteAgents, name: str, text: str, session: Session) -> str:

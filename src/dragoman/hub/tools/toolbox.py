@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dragoman.hub.models.model import Model
+from dragoman.hub.quote import flatten
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
@@ -50,7 +51,9 @@ def toolbox(
         if session.conversation:
             known = await memories.list(session.tenant, conversation=session.conversation, limit=15)
             lines += (
-                ["pipeline memory:", *(f"- #{entry.id} {entry.title}" for entry in known)] if known else []
+                ["pipeline memory:", *(f"- #{entry.id} {flatten(entry.title)}" for entry in known)]
+                if known
+                else []
             )
         open_todos = await todo.lines(session)
         return [*lines, *(["open todos:", *open_todos] if open_todos else [])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.hub.models.model import Image
+from dragoman.hub.quote import flatten
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
@@ -69,7 +70,10 @@ class SearchTool:
         if self._search is None:
             return f"ERR: {NO_PROVIDER}"
         hits = await self._search.search(query.strip(), top)
-        lines = [f"{n}. {hit.title} — {hit.snippet}\n   {hit.url}" for n, hit in enumerate(hits, 1)]
+        lines = [
+            f"{n}. {flatten(hit.title)} — {flatten(hit.snippet, 600)}\n   {flatten(hit.url, 2000)}"
+            for n, hit in enumerate(hits, 1)
+        ]
         return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
 
 
