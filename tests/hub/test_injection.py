@@ -34,8 +34,8 @@ from dragoman.hub.store.todos import Todos
 from dragoman.hub.tools.fetcher import Page
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
+from dragoman.hub.tools.search_engines import Hit
 from dragoman.hub.tools.toolbox import toolbox
-from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer, McpTool
 from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, House

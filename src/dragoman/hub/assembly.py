@@ -20,7 +20,6 @@ from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
 from dragoman.client.transport.network import AddressRefused
 from dragoman.engine.runner import Program
-from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.listing import HubSource
@@ -55,6 +54,7 @@ from dragoman.hub.tools import remote_agents as remotes
 from dragoman.hub.tools.fetcher import HttpFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import McpServers
+from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
 from dragoman.hub.tools.remote_agents import RemoteAgents
 from dragoman.hub.tools.search_engines import ADDRESSES, SearchEngine
 from dragoman.hub.tools.tool import Tool
@@ -146,6 +146,7 @@ def application(
         if settings.admin_token:
             await hub.tenants.admin(settings.admin_token)
         reach.remotes.refresh()
+        reach.registries.start()
         scheduler.start()
         if settings.retain_days:
             retention.start()
@@ -359,9 +360,13 @@ class ExternalServices:
         folder = settings.folder
         self._guard = guard
         self.fetcher = HttpFetcher(guard.dial)
-        agents = _read_registry(remotes.read_registry, folder / AGENTS_FILE)
-        self.remotes = RemoteAgents(agents, guard=guard, environ=os.environ)
-        self._servers = McpServers(_read_registry(mcp_servers.read_registry, folder / SERVERS_FILE))
+        self.remotes = RemoteAgents({}, guard=guard, environ=os.environ)
+        self._servers = McpServers({})
+        agents = RegistryFile(folder / AGENTS_FILE, remotes.read_registry, self.remotes.change)
+        servers = RegistryFile(folder / SERVERS_FILE, mcp_servers.read_registry, self._servers.change)
+        self.remotes.agents.update(agents.load())
+        self._servers.add(servers.load())
+        self.registries = RegistryWatch([agents, servers])
         self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
         self._search = _search(settings)
 
@@ -385,21 +390,13 @@ class ExternalServices:
         (await self._guard.dial(parts.hostname or "", port)).close()
 
     async def close(self) -> None:
+        await self.registries.stop()
         await self.fetcher.close()
         await self._servers.close()
         if self._search is not None:
             await self._search.close()
         if self._sandbox is not None:
             await self._sandbox.close()
-
-
-def _read_registry(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
-    """The content of a registry file; empty, and a log line, if it is invalid."""
-    try:
-        return read(path)
-    except InvalidParams as error:
-        log.error("%s", error.message)
-        return {}
 
 
 def _search(settings: Settings) -> SearchEngine | None:

@@ -92,7 +92,21 @@ class McpServers:
     """The servers of the registry. Each tenant has its own connections."""
 
     def __init__(self, servers: dict[str, McpServer], *, idle: float = IDLE_SECONDS) -> None:
-        self._servers, self._pool = servers, McpPool(idle=idle)
+        self._servers, self._pool = dict(servers), McpPool(idle=idle)
+        self._changes = 0
+        self._changed: dict[str, int] = {}
+        """The number of the change that a server came with. A connection belongs to it; that of an earlier one idles out."""
+
+    def add(self, servers: dict[str, McpServer]) -> None:
+        self._servers.update(servers)
+
+    async def change(self, servers: dict[str, McpServer]) -> None:
+        """Replace the registry. Calls that run go on."""
+        self._changes += 1
+        for name, server in servers.items():
+            if server != self._servers.get(name):
+                self._changed[name] = self._changes
+        self._servers = dict(servers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,7 +136,7 @@ class McpServers:
         if server is None:
             known = ", ".join(self._servers) or "none"
             raise InvalidParams(f"no MCP server {name[:80]!r} configured. Available: {known}")
-        return await self._pool.connect((tenant, name), name, server)
+        return await self._pool.connect((tenant, name, self._changed.get(name, 0)), name, server)
 
 
 def _content(content: Any) -> str:

@@ -177,6 +177,23 @@ class RemoteAgents:
         self._known: dict[str, _Known] = {}
         self._opening: dict[str, asyncio.Task[_RemoteConnection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
+        self._outdated: set[asyncio.Task[_Known]] = set()
+        """Fetches of agents that the registry has no longer, or differently."""
+
+    async def change(self, agents: Mapping[str, RemoteAgent]) -> None:
+        """Replace the registry. Calls that run go on; agents that are gone or different are forgotten."""
+        before, self.agents = self.agents, dict(agents)
+        gone = [name for name, remote in before.items() if self.agents.get(name) != remote]
+        for name in gone:
+            self._known.pop(name, None)
+            if (fetching := self._fetching.pop(name, None)) is not None:
+                self._outdated.add(fetching)
+                fetching.add_done_callback(self._outdated.discard)
+            self._cache.expire(before[name].url)
+            if (opening := self._opening.pop(name, None)) is not None:
+                with suppress(A2AError):
+                    await (await asyncio.shield(opening)).replace()
+        self.refresh()
 
     # -- cards ------------------------------------------------------------------------------------------
 
@@ -242,7 +259,7 @@ class RemoteAgents:
         return ""
 
     async def close(self) -> None:
-        for fetching in list(self._fetching.values()):
+        for fetching in (*self._fetching.values(), *self._outdated):
             fetching.cancel()
         opened, self._opening = list(self._opening.values()), {}
         for opening in opened:
@@ -271,15 +288,19 @@ class RemoteAgents:
         before = self._opening.get(name)
         if before is None or not before.done() or before.cancelled() or before.exception() is not None:
             return await self._connection(name)
-        self._cache.expire(self._remote(name).url)
-        fresh = asyncio.create_task(self._connect(self._remote(name)))
+        remote = self._remote(name)
+        self._cache.expire(remote.url)
+        fresh = asyncio.create_task(self._connect(remote))
         try:
             connection = await asyncio.shield(fresh)
         except asyncio.CancelledError:
             fresh.cancel()
             raise
-        self._opening[name] = fresh
-        await before.result().replace()
+        if self._opening.get(name) is before:
+            self._opening[name] = fresh
+            await before.result().replace()
+        else:  # the registry changed meanwhile
+            await connection.replace()
         return connection
 
     def _missed(self, name: str, error: A2AError) -> None:
@@ -310,7 +331,7 @@ class RemoteAgents:
         return auth.token or self._environ.get(auth.token_env, "")
 
     async def _fetch(self, name: str) -> _Known:
-        card, error = None, "it could not be asked"
+        card, error, remote = None, "it could not be asked", self.agents.get(name)
         with keep_going(logger, f"fetching the card of {name}"):
             try:
                 card = (await self._renewed(name)).client.card
@@ -320,7 +341,9 @@ class RemoteAgents:
         if card is None and (before is None or before.card is not None):
             logger.warning("the remote agent %s does not show its card: %s", name, error)
         until = self._clock() + (self._ttl if card else min(_RETRY_SECONDS, self._ttl))
-        known = self._known[name] = _Known(card, "" if card else error, until)
+        known = _Known(card, "" if card else error, until)
+        if self.agents.get(name) == remote:
+            self._known[name] = known
         return known
 
 

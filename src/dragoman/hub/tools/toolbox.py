@@ -15,16 +15,16 @@ from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import ExecTool, ListTool, Pictures, ReadTool, WriteTool
-from dragoman.hub.tools.mcp import BROWSER, Check, McpCommand, McpServers
+from dragoman.hub.tools.mcp import Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
 from dragoman.hub.tools.search_engines import WebSearch
 from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
-from dragoman.hub.tools.web import BrowseTool, FetchTool, SearchTool
+from dragoman.hub.tools.web import NO_BROWSER, BrowseTool, FetchTool, SearchTool
 
 _ABSENT = {
-    "/browse": f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch",
+    "/browse": NO_BROWSER,
     "/map": "a hub draws no map of the workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
 }
@@ -75,7 +75,7 @@ def toolbox(
         LessonTool(memories),
         ScheduleTool(Schedules(database)),
     ]
-    if mcp is not None and BROWSER in mcp.names:
+    if mcp is not None:
         tools.append(BrowseTool(mcp, check))
     served = {name for tool in tools for name in tool.names}
     absent = (UnavailableTool(name, why) for name, why in _ABSENT.items() if name not in served)

@@ -77,21 +77,31 @@ class SearchTool:
         return "\n".join(lines) or f"(nothing found for {query.strip()!r})"
 
 
+NO_BROWSER = f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch"
+
+
 class BrowseTool:
     names = ("/browse",)
     bundle = "web"
-    usage = "/browse <url>   open a page in a browser and read it (3 in one reply)"
     repeatable = always_repeatable
 
     def __init__(self, servers: McpServers, check: Check | None = None) -> None:
         self._servers, self._check = servers, check
         self._busy: dict[str, asyncio.Lock] = {}
 
+    @property
+    def usage(self) -> str:
+        """Empty if there is no browser now."""
+        there = BROWSER in self._servers.names
+        return "/browse <url>   open a page in a browser and read it (3 in one reply)" if there else ""
+
     def label(self, command: Command) -> str:
         return f"browse:{command.args.partition(' ')[0]}"
 
     async def run(self, command: Command, session: Session) -> str:
         url = command.args.partition(" ")[0]
+        if BROWSER not in self._servers.names:
+            return f"ERR: /browse is not available: {NO_BROWSER}"
         if not url.lower().startswith(("http://", "https://")):
             return "ERR: usage: /browse <url>"
         if why := await refuse_addresses(self._check, {"url": url}):

@@ -1,0 +1,89 @@
+"""Files that the operator changes while a hub runs: `a2a_agents.json` and `mcp_servers.json`.
+
+A changed file is read again within seconds. A file that cannot be read changes nothing: what was read before stays, and the log
+says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from dragoman.errors import InvalidParams, keep_going
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 2.0
+
+T = TypeVar("T")
+
+
+class RegistryFile(Generic[T]):
+    """`read` parses the file and raises `InvalidParams`; `use` gets what it says, now and after each change."""
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[Path], dict[str, T]],
+        use: Callable[[dict[str, T]], Awaitable[None]],
+    ) -> None:
+        self._path, self._read, self._use = path, read, use
+        self._seen: object = None
+        self._was_missing = False
+
+    def load(self) -> dict[str, T]:
+        """The content at the start; empty, and a log line, if it is invalid."""
+        self._seen = self._state()
+        try:
+            return self._read(self._path)
+        except InvalidParams as error:
+            log.error("%s", error.message)
+            return {}
+
+    async def check(self) -> None:
+        """Read the file again if it changed."""
+        state = await asyncio.to_thread(self._state)
+        missing, self._was_missing = self._was_missing, state is None
+        if state == self._seen or (state is None and not missing):
+            return  # a file that is being replaced may be missing for a moment
+        self._seen = state
+        try:
+            content = await asyncio.to_thread(self._read, self._path)
+        except InvalidParams as error:
+            log.error("%s. What it said before still holds", error.message)
+            return
+        await self._use(content)
+        log.info("%s is read again: %s", self._path.name, ", ".join(content) or "nothing is in it")
+
+    def _state(self) -> object:
+        try:
+            about = self._path.stat()
+        except OSError:
+            return None
+        return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+class RegistryWatch:
+    """Checks files from time to time."""
+
+    def __init__(self, files: Sequence[RegistryFile[Any]], *, seconds: float = CHECK_SECONDS) -> None:
+        self._files, self._seconds = files, seconds
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._watching = asyncio.create_task(self._watch(), name="dragoman-hub-registries")
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            for file in self._files:
+                with keep_going(log, "reading a registry again"):
+                    await file.check()

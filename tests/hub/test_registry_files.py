@@ -1,0 +1,146 @@
+"""`a2a_agents.json` and `mcp_servers.json` change while a hub runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.engine.turn import Turn
+from dragoman.errors import InvalidParams
+from dragoman.hub.store.database import Database
+from dragoman.hub.tools.mcp import McpServers
+from dragoman.hub.tools.mcp import read_registry as read_servers
+from dragoman.hub.tools.registry_file import RegistryFile
+from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents, read_registry
+from dragoman.hub.tools.toolbox import toolbox
+from dragoman.mcp.connection import McpServer
+from dragoman.push.guard import Guard
+from tests.hub.conftest import Begin
+from tests.hub.house import house as opened_hub
+from tests.hub.scripted import ScriptedModel
+from tests.hub.test_tools import database, fed, neighbour, served
+from tests.waiting import until
+
+__all__ = ["database"]
+
+
+def write(path: Path, content: Any) -> None:
+    """As an editor does: a new file in the place of the old one."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content if isinstance(content, bytes) else msgspec.json.encode(content))
+    os.replace(fresh, path)
+
+
+async def test_a_running_hub_follows_its_registries(tmp_path: Path) -> None:
+    def reply(prompt: Any) -> str:
+        return "Ok." if len(prompt.messages) > 1 else "/a2a list\n/mcp call nobody x {}\n/browse https://x/"
+
+    async with served(neighbour().app(store="memory:")) as url, opened_hub(reply, folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+
+        async def said() -> str:
+            await acme.ask("go")
+            content: str = hub.model.prompts[-1].messages[-1].content
+            return content
+
+        first = await said()
+        assert "A2A unavailable" in first and "this hub has no MCP servers" in first
+        write(tmp_path / "a2a_agents.json", {"agents": {"weather": {"url": url, "allow_private": True}}})
+        write(tmp_path / "mcp_servers.json", {"servers": {"playwright": {"command": "/nowhere"}}})
+        async with asyncio.timeout(60):
+            await until(said, lambda text: "weather — Knows" in text and "Available: playwright" in text)
+            assert "/browse <url>" in hub.model.prompts[-1].system, "a browser that comes later is offered"
+            assert "| weather — Knows" in hub.model.prompts[-2].messages[0].content, "also in the roster"
+            write(tmp_path / "a2a_agents.json", {"agents": {}})
+            await until(said, lambda text: "A2A unavailable" in text)
+
+
+async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    used: list[list[str]] = []
+
+    async def use(agents: dict[str, RemoteAgent]) -> None:
+        used.append(list(agents))
+
+    path = tmp_path / "a2a_agents.json"
+    file = RegistryFile(path, read_registry, use)
+    assert file.load() == {}
+    write(path, {"agents": {"a": {"url": "https://a.example"}}})
+    await file.check()
+    await file.check()
+    assert used == [["a"]], "and an unchanged file is not read again"
+    write(path, b'{"agents": {"b"')
+    await file.check()
+    await file.check()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert used == [["a"]] and len(told) == 1 and "What it said before still holds" in told[0]
+    with pytest.raises(InvalidParams, match="is no registry of agents"):
+        read_registry(path)  # what `dragoman doctor` prints
+    write(path, {"agents": {"b": {"url": "https://b.example"}}})
+    await file.check()
+    path.unlink()
+    await file.check()
+    assert used == [["a"], ["b"]], "it may be on its way"
+    await file.check()
+    assert used == [["a"], ["b"], []]
+
+
+async def test_a_remote_that_leaves_the_registry_finishes_its_call_and_takes_no_other(
+    shed: Begin, database: Database
+) -> None:
+    go, begun = asyncio.Event(), asyncio.Event()
+    agent = Agent("Slow", "Takes its time.")
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        begun.set()
+        await go.wait()
+        return "at last"
+
+    async with (
+        served(agent.app(store="memory:")) as old,
+        served(neighbour().app(store="memory:")) as new,
+    ):
+        remotes = RemoteAgents({"it": RemoteAgent(url=old, allow_private=True)}, guard=Guard())
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        asking = asyncio.create_task(fed(home, "/a2a call it now"))
+        await asyncio.wait_for(begun.wait(), 30)
+        await remotes.change({"it": RemoteAgent(url=new, allow_private=True)})
+        go.set()
+        assert "at last" in await asking
+        assert (await remotes.listed())[0].startswith("it — Knows the weather.")
+        assert "Sunny" in await fed(home, "/a2a call it Rome?"), "the same name is another agent now"
+        await remotes.change({})
+        assert "A2A unavailable" in await fed(home, "/a2a call it Rome?")
+        await remotes.close()
+
+
+async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    script = str(Path(__file__).with_name("mcp_server.py"))
+
+    def server(level: str) -> McpServer:
+        return McpServer(command=sys.executable, args=(script,), env={"LEVEL": level})
+
+    servers = McpServers({"adder": server("1")})
+    asked = ("1", "adder", "environment", {"name": "LEVEL"})
+    assert await servers.call(*asked) == (True, "1")
+    before = servers._pool._open.copy()
+    await servers.change({"adder": server("1")})
+    assert await servers.call(*asked) == (True, "1") and servers._pool._open == before
+    await servers.change({"adder": server("2")})
+    assert await servers.call(*asked) == (True, "2")
+    await servers.change({})
+    with pytest.raises(InvalidParams, match="no MCP server 'adder'"):
+        await servers.call(*asked)
+    assert read_servers(tmp_path / "none.json") == {} and servers.names == ()
+    await servers.close()
