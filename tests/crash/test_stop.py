@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -16,6 +16,14 @@ from tests.crash.reader import insist, message
 from tests.crash.stage import Stage
 from tests.raw import Heard
 from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _no_nohup() -> Iterator[None]:
+    """The tests themselves may have been started with nohup, and servers inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 async def first_words(stage: Stage, steps: int) -> tuple[str, AsyncIterator[Heard]]:
