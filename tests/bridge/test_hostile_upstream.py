@@ -31,7 +31,8 @@ from dragoman.errors import (
     Unavailable,
     Unreachable,
 )
-from dragoman.model.ops import Call, CancelTask, GetTask, SubscribeToTask
+from dragoman.model.content import Message
+from dragoman.model.ops import Call, CancelTask, GetTask, SendMessage, SubscribeToTask
 from dragoman.model.task import TaskState
 from dragoman.push import guard as guard_module
 from dragoman.server.runtime import running
@@ -363,6 +364,28 @@ async def test_events_of_another_task_are_not_passed_on(mode: str) -> None:
                 assert pieces.reply.state is TaskState.FAILED
 
 
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_a_message_for_one_task_is_not_answered_with_another(method: str) -> None:
+    async with behind_a_bridge() as (liar, url):
+        stolen = task("t2", "COMPLETED", artifacts=[{"artifactId": "a", "parts": [{"text": "stolen"}]}])
+        liar.says(result(stolen) if method == "SendMessage" else stream([stolen]))
+        message = {"messageId": "m1", "role": "ROLE_USER", "taskId": "t1", "parts": [{"text": "hi"}]}
+        async with post(f"{url}/pass", rpc(method, {"message": message}), V1) as response:
+            body = (await read(response)).decode()
+        assert "stolen" not in body and "INVALID_AGENT_RESPONSE" in body
+
+
+async def test_a_durable_task_does_not_go_on_with_another_task_of_the_agent() -> None:
+    async with behind_a_bridge() as (liar, url), calling(f"{url}/durable") as caller:
+        liar.says(stream([task("t1"), status("INPUT_REQUIRED")]))
+        asked = await caller.send("hi")
+        assert asked.state is TaskState.INPUT_REQUIRED
+        stolen = {"artifactId": "a", "parts": [{"text": "stolen"}]}
+        liar.says(stream([task("t2", "COMPLETED", artifacts=[stolen])]))
+        answered = await caller.send("the red one", task=asked.id)
+        assert answered.state is TaskState.FAILED and "stolen" not in str(answered.task)
+
+
 async def test_a_subscription_to_one_task_shows_no_other() -> None:
     async with behind_a_bridge() as (liar, url):
         liar.says(stream([task("t2"), chunk("stolen", "t2"), status("COMPLETED", "t2")]))
@@ -382,6 +405,36 @@ async def test_what_comes_after_the_end_of_a_task_is_not_passed_on(
             pieces = caller.stream("hi")
             text = "".join([piece.text async for piece in pieces])
             assert text == "all" and pieces.reply.state is TaskState.COMPLETED
+
+
+async def test_a_stream_left_open_after_a_cancel_ends_also_if_the_card_was_read_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a2a-sdk 0.2 and 0.3. The cancel goes over another connection than the stream."""
+
+    async def answer(writer: asyncio.StreamWriter, request: dict[str, Any]) -> None:
+        if request["method"] == "SendStreamingMessage":
+            writer.write(STREAM_HEAD + frame(task()))
+            await forever()
+        writer.write(result(task(state="CANCELED")["task"]))
+
+    async with Liar() as liar:
+        liar.answer = answer
+        route = upstream_module.Upstream(RouteSettings(url=liar.url, mode="pass"), name="liar")
+        await route.open()
+        batches = aiter(route.stream(Call(), SendMessage(message=Message("hi"))))
+        await anext(batches)
+        (server,) = route._servers
+        before = server._connection
+        monkeypatch.setattr(upstream_module, "_CARD_SECONDS", 0.0)
+        await route.call(Call(), GetTask(id="t1"))
+        await until(lambda: server._connection is not before)
+        await route.call(Call(), CancelTask(id="t1"))
+        async with asyncio.timeout(20):
+            (last, *_) = await anext(batches)
+            assert last.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
+            assert await anext(batches, None) is None
+        await route.close()
 
 
 async def test_a_stream_that_never_stops_after_the_end_is_closed() -> None:

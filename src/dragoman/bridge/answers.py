@@ -32,7 +32,8 @@ def check_answer(request: Request, result: Any) -> None:
     if isinstance(result, Task):
         if not result.id:
             raise InvalidAgentResponse("the agent sent a task without an id")
-        if isinstance(request, GetTask | CancelTask) and result.id != request.id:
+        asked = _task_of(request)
+        if asked and result.id != asked:
             raise InvalidAgentResponse("the agent sent another task than the one it was asked for")
     elif isinstance(result, PushConfig):
         asked = request.config.task_id if isinstance(request, CreatePushConfig) else ""
@@ -45,7 +46,7 @@ class StreamCheck:
     """The events of one stream: of one task, and none after its end."""
 
     def __init__(self, request: SendMessage | SubscribeToTask) -> None:
-        self._task_id = request.id if isinstance(request, SubscribeToTask) else ""
+        self._task_id = _task_of(request)
         self._ended = False
         self._late_batches = 0
 
@@ -74,3 +75,10 @@ class StreamCheck:
             if self._ended:
                 return (batch if n + 1 == len(batch) else batch[: n + 1]), None
         return batch, None
+
+
+def _task_of(request: Request) -> str:
+    """The task that an answer has to be about; empty if the agent may name one."""
+    if isinstance(request, SendMessage):
+        return request.message.task_id
+    return request.id if isinstance(request, GetTask | CancelTask | SubscribeToTask) else ""

@@ -32,6 +32,7 @@ from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
 from dragoman.client.discover import AgentCache
 from dragoman.client.oauth import CannotExchange, SubjectRefused, TokenUnavailable
+from dragoman.client.resumable_stream import ResumableStream
 from dragoman.client.retry import Policy
 from dragoman.client.transport.http_exchange import UNARY
 from dragoman.client.transport.transport import AnswerTooLarge, NotSent, Rejected
@@ -151,8 +152,9 @@ class Upstream:
             if guard is not None:
                 guard.allow(url)
         several = len(settings.addresses) > 1
+        streams: set[ResumableStream] = set()
         self._servers = [
-            _Server(url, settings, self._credentials.given, guard, name=name, several=several)
+            _Server(url, settings, self._credentials.given, guard, streams, name=name, several=several)
             for url in settings.addresses
         ]
         self._queue = _Queue(settings.concurrency)
@@ -499,6 +501,7 @@ class _Server:
         settings: UpstreamSettings,
         credentials: Any,
         guard: OutboundGuard | None,
+        streams: set[ResumableStream],
         *,
         name: str,
         several: bool,
@@ -508,6 +511,8 @@ class _Server:
         self.known: AgentCard | None = None
         self.verdict = Verdict()
         self._settings, self._credentials, self._guard = settings, credentials, guard
+        self._streams = streams
+        """The open streams of all connections to all servers of the agent."""
         attempts = 1 if several else settings.retries + 1
         silence = min(Policy().silence, settings.timeout or Policy().silence)
         self._policy = Policy(attempts=attempts, silence=silence)
@@ -565,6 +570,7 @@ class _Server:
             await client.open()
         except (ValueError, OSError) as error:  # a file of keys that cannot be read
             raise NotSent(f"{self.url}: {error}") from error
+        client.link.service.open_streams = self._streams
         found, before = client.link.found, self._connection
         self._connection = _Connection(client)
         if before is not None:

@@ -63,7 +63,8 @@ class RetryingService:
         self.policy = policy or Policy()
         self.streams = streams
         self._calls = RetryingCalls(peer, self.policy)
-        self._open_streams: set[ResumableStream] = set()
+        self.open_streams: set[ResumableStream] = set()
+        """Streams that are being read. Services of the same agent may share it: a cancel through one ends streams of all."""
 
     async def call(self, call: Call, request: Request, *, patient: bool = False) -> Any:
         """The result of `request`. `patient` as for `RetryingCalls.call`."""
@@ -75,20 +76,20 @@ class RetryingService:
         if isinstance(request, CreatePushConfig) and not request.config.id and dialect.names_configs:
             request = replace(request, config=replace(request.config, id=new_id()))
         result = await self._calls.call(call, request, patient=patient)
-        if isinstance(request, CancelTask) and self._open_streams and not self.peer.is_dragoman:
+        if isinstance(request, CancelTask) and self.open_streams and not self.peer.is_dragoman:
             self._poll_soon(request.id, result)
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         call = _with_key(call) if isinstance(request, SendMessage) else call
         stream = ResumableStream(self._calls, call, request, streams=self.streams)
-        self._open_streams.add(stream)
+        self.open_streams.add(stream)
         try:
             async with aclosing(stream.read()) as batches:
                 async for batch in batches:
                     yield batch
         finally:
-            self._open_streams.discard(stream)
+            self.open_streams.discard(stream)
 
     async def _send_without_waiting(self, call: Call, request: SendMessage) -> Task | Message:
         """Open a stream and return at its first event: the agent has the message then."""
@@ -106,7 +107,7 @@ class RetryingService:
     def _poll_soon(self, task: str, answer: Any) -> None:
         """Some servers leave the streams of a canceled task open. Streams that are still open in a while poll instead."""
         canceled = answer if isinstance(answer, Task) and answer.id == task else None
-        for stream in self._open_streams:
+        for stream in self.open_streams:
             if stream.task_id == task:
                 asyncio.get_running_loop().call_later(_CLOSE_SECONDS, stream.stop_waiting, canceled)
 
