@@ -163,6 +163,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "hub.store.postgres",
         "stores.postgres.pool",
     ),
+    "obstore": ("hub.store.s3_blobs",),
     "any_llm": ("hub.models.hosted",),
     "mcp": ("mcp", "cli.mcp"),
     "httpx2": ("mcp.http_client",),

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.hub.assembly import application
+from dragoman.hub.models.model import Delta, ModelEvent, Prompt, Stop
 from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
@@ -24,15 +25,17 @@ from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
 from tests import postgres
 from tests.hub.house import ADMIN, SCOUT, Caller, House
 from tests.hub.scripted import ScriptedModel
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 pytestmark = pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
 
 
 @asynccontextmanager
-async def hubs(replies: Any, *, n: int = 2, folder: Any, **options: Any) -> AsyncIterator[list[House]]:
+async def hubs(
+    replies: Any, *, n: int = 2, folder: Any, model: Any = None, **options: Any
+) -> AsyncIterator[list[House]]:
     """Hubs that share a database of their own and a model."""
-    url, model = postgres.server().database(f"hubs_{uuid4().hex}"), ScriptedModel(replies)
+    url, model = postgres.server().database(f"hubs_{uuid4().hex}"), model or ScriptedModel(replies)
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(n):
@@ -111,6 +114,38 @@ async def test_the_limits_of_a_tenant_hold_over_all_hubs(tmp_path: Any) -> None:
             return (await at(two, acme)("POST", "/v1/orchestrate", {"message": "now"})).status == 200
 
         await until(accepted)
+
+
+class CountingModel:
+    """Takes a moment for each reply, and counts those that it makes at the same time."""
+
+    def __init__(self) -> None:
+        self.active = self.most = 0
+
+    async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
+        self.active += 1
+        self.most = max(self.most, self.active)
+        await elapse(0.02)
+        self.active -= 1
+        yield Delta("ok")
+        yield Stop()
+
+
+async def test_requests_that_arrive_together_do_not_exceed_the_limit_of_a_tenant(tmp_path: Any) -> None:
+    model = CountingModel()
+    async with hubs((), folder=tmp_path, max_concurrent=2, model=model) as houses:
+        acme = await houses[0].tenant("acme")
+
+        async def insist(n: int) -> None:
+            ask = at(houses[n % 2], acme)
+
+            async def accepted() -> bool:
+                return (await ask("POST", "/v1/orchestrate", {"message": "go"})).status == 200
+
+            await until(accepted)
+
+        await asyncio.gather(*map(insist, range(12)))
+    assert model.most <= 2, "a task that is about to begin has its slot already"
 
 
 async def test_the_rate_of_a_tenant_holds_over_all_hubs(tmp_path: Any) -> None:

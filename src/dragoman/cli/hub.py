@@ -72,6 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "data": "folder of the hub's databases and files",
         "store": "postgresql://host/database, for several hubs; without it, SQLite files in --data",
         "bus": "nats://host: where the hubs of one store tell each other of news; without it, the store",
+        "blobs": "where large files are: a folder, or s3://bucket/prefix (extra s3); default: blobs in --data",
         "admin_token": "token of the administrator; better as the variable DRAGOMAN_ADMIN_TOKEN",
         "public_url": "URL of the hub in the cards; needed behind a proxy",
         "trusted_proxies": "network whose Forwarded headers are trusted; may be repeated",

@@ -260,6 +260,10 @@ class Runner:
     def running(self) -> int:
         return len(self._runs)
 
+    def runs(self, scope: Scope, task: str) -> bool:
+        """Whether a task runs here, or is about to."""
+        return any(run.lease.task == task and run.lease.scope == scope for run in self._runs)
+
     @property
     def full(self) -> bool:
         """Whether new messages are refused."""

@@ -42,6 +42,8 @@ from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
+from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.requests import IdempotencyKeys
@@ -127,6 +129,7 @@ def application(
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
         push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         folder=settings.folder if tasks.startswith("sqlite:") else None,
+        blobs=open_blobs(settings.blobs, settings.folder / "blobs" if store != "memory:" else None),
         **engine,
     )
     residence.open(hub)
@@ -219,7 +222,7 @@ class _Residence:
         """Create what needs the hub: tools, history, images."""
         self._hub = hub
         self.model = StoppableModel(self._given, hub.tenants)
-        self._tools = self._reach.tools(hub.database, self.model)
+        self._tools = self._reach.tools(hub.database, self.model, hub.artifacts)
         self._talk = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
@@ -370,7 +373,7 @@ class ExternalServices:
         self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
         self._search = _search(settings)
 
-    def tools(self, database: Database, model: Model) -> tuple[Tool, ...]:
+    def tools(self, database: Database, model: Model, artifacts: Artifacts) -> tuple[Tool, ...]:
         return toolbox(
             database,
             model=model,
@@ -380,6 +383,7 @@ class ExternalServices:
             mcp=self._servers,
             remotes=self.remotes,
             sandbox=self._sandbox,
+            artifacts=artifacts,
         )
 
     async def _check(self, url: str) -> None:

@@ -34,6 +34,7 @@ from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
 from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.blobs import Blobs, BlobSweeper
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database
@@ -87,6 +88,7 @@ class Hub:
         fetcher: PageFetcher | None = None,
         keys: IdempotencyKeys | None = None,
         folder: Path | None = None,
+        blobs: Blobs | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -96,7 +98,8 @@ class Hub:
         self.catalogue = Catalogue(database, code, index=index)
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
-        self.artifacts, self.todos = Artifacts(database), Todos(database)
+        self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
+        self._sweeper = BlobSweeper(database, blobs) if blobs is not None else None
         self.keys = keys or IdempotencyKeys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or HubMetrics()
@@ -105,7 +108,13 @@ class Hub:
         self.programs = AgentPrograms(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
-        self.admission = Admission(self.tenants, self.catalogue, self.quotas, self.metrics)
+        self.admission = Admission(
+            self.tenants,
+            self.catalogue,
+            self.quotas,
+            self.metrics,
+            starts=lambda scope, task: self.engine.runner.runs(scope, task),
+        )
         self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
@@ -125,9 +134,13 @@ class Hub:
             self._leave_folder()
             raise
         self._watch.start()
+        if self._sweeper is not None:
+            self._sweeper.start()
 
     async def stop(self, drain: float = 10.0) -> None:
         await self._watch.stop()
+        if self._sweeper is not None:
+            await self._sweeper.stop()
         self.record.close()
         await self.engine.stop(drain)
         await self.usages.flush()

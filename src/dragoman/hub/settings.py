@@ -57,6 +57,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """`postgresql://host/database`: tasks and tables are there, for any number of hubs; empty: in SQLite files in `data`."""
     bus: str = ""
     """`nats://host`: where the hubs of one store tell each other of news; empty: the store."""
+    blobs: str = ""
+    """Where the contents of large files are: a folder, or `s3://bucket/prefix`; empty: `blobs` in `data`."""
     admin_token: str = ""
     public_url: str = ""
     """The hub's URL in cards; required behind a proxy."""

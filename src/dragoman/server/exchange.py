@@ -213,6 +213,25 @@ class Exchange:
                 return bytes(pieces)
         raise Disconnected
 
+    async def body_pieces(self) -> AsyncIterator[bytes]:
+        """The request body as it arrives, of any size. Raises `TooSlow` or `Disconnected`."""
+        body = self.direct.body() if self.direct is not None else None
+        if body is not None:
+            yield body
+            return
+        while True:
+            try:
+                with self.shared.body_timeout:
+                    message = await self.receive()
+            except TimeoutError:
+                raise TooSlow("the request body did not arrive in time") from None
+            if message["type"] != "http.request":
+                raise Disconnected
+            if piece := message.get("body", b""):
+                yield piece
+            if not message.get("more_body"):
+                return
+
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the request body is larger than {self.shared.limits.max_body} bytes")
 
@@ -258,6 +277,21 @@ class Exchange:
                 view = memoryview(part)
                 for at in range(0, len(part), _PIECE_BYTES):
                     await self.write(bytes(view[at : at + _PIECE_BYTES]))
+            await self.write(b"", more=False)
+        except OSError:
+            raise Disconnected from None
+
+    async def respond_pieces(
+        self, status: int, pieces: AsyncIterator[bytes], length: int, headers: Iterable[Header]
+    ) -> None:
+        """Send a response whose body comes in pieces, as the client reads it. Raises what `pieces` raises."""
+        first = b"" if self.method == "HEAD" else await anext(pieces, b"")  # an error may still be the answer
+        try:
+            await self.start(status, (*headers, (b"content-length", b"%d" % length)))
+            if first:
+                await self.write(first)
+                async for piece in pieces:
+                    await self.write(piece)
             await self.write(b"", more=False)
         except OSError:
             raise Disconnected from None

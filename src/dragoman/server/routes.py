@@ -7,7 +7,8 @@ itself. An `A2AError` that it raises becomes a JSON error. The hub's native API 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, unquote
 
@@ -30,7 +31,16 @@ _HEADER_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
+class Pieces(NamedTuple):
+    """A body that is read as it is sent."""
+
+    content: AsyncGenerator[bytes, None]
+    size: int
+
+
 class ApiResponse(NamedTuple):
+    """`body` is bytes, `Pieces`, or a value that is sent as JSON."""
+
     body: Any = None
     status: int = 200
     headers: Sequence[Header] = ()
@@ -182,6 +192,9 @@ async def send(exchange: Exchange, response: ApiResponse) -> None:
     body = response.body
     if isinstance(body, bytes) or body is None:
         await exchange.respond(response.status, body or b"", response.headers)
+    elif isinstance(body, Pieces):
+        async with aclosing(body.content):
+            await exchange.respond_pieces(response.status, body.content, body.size, response.headers)
     else:
         await exchange.respond(response.status, msgspec.json.encode(body), (JSON, *response.headers))
 

@@ -16,6 +16,7 @@ from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile
 from dragoman.server.mount import Header
+from dragoman.server.routes import Pieces
 
 
 class NewConversation(Struct):
@@ -121,6 +122,17 @@ def file_routes(hub: Hub) -> list[Route]:
         stored = await artifacts.put(tenant, conversation.id, body.path, _content(body), body.mime_type)
         return ApiResponse(stored, 201 if stored.created else 200)
 
+    upload_summary = "Store a file of up to 50 MiB, or replace the one at its path: the body is the content."
+    place = {"path": "Where it is stored, such as `reports/may.pdf`."}
+
+    @api.add("PUT", of, upload_summary, query=place, status=201)
+    async def upload(request: ApiRequest) -> ApiResponse:
+        tenant = request.tenant.id
+        conversation = await hub.conversations.find(tenant, request.path_id())
+        pieces, mime = request.exchange.body_pieces(), request.exchange.header(b"content-type")
+        stored = await artifacts.put_pieces(tenant, conversation.id, request.query("path"), pieces, mime)
+        return ApiResponse(stored, 201 if stored.created else 200)
+
     @api.add("GET", of, "List the files of a conversation.")
     async def list_of(request: ApiRequest) -> Any:
         conversation = await hub.conversations.find(request.tenant.id, request.path_id())
@@ -144,7 +156,6 @@ def file_routes(hub: Hub) -> list[Route]:
         known = request.exchange.header(b"if-none-match")
         if known.strip() == "*" or stored.sha256 in re.findall(r"[0-9a-f]{64}", known):
             return ApiResponse(status=304, headers=(etag,))
-        content = await artifacts.content(request.tenant.id, stored.id)
         name = stored.path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "")
         headers = (
             (b"content-type", stored.mime.encode("latin-1", "replace")),
@@ -152,7 +163,9 @@ def file_routes(hub: Hub) -> list[Route]:
             (b"x-content-type-options", b"nosniff"),
             etag,
         )
-        return ApiResponse(content or b"", headers=headers)
+        if (pieces := await artifacts.pieces(request.tenant.id, stored.id)) is None:
+            raise NotFound(f"there is no artifact {stored.id}")
+        return ApiResponse(Pieces(pieces, stored.size), headers=headers)
 
     async def delete(request: ApiRequest) -> None:
         await artifacts.delete(request.tenant.id, (await find(request)).id)

@@ -1,19 +1,32 @@
-"""Files of conversations, by path, with quotas."""
+"""Files of conversations, by path, with quotas.
+
+A content of up to `INLINE_BYTES` is in the table. A larger one is in the blobs (`blobs.py`), in pieces on its way in and out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import mimetypes
 import re
 import time
 import unicodedata
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from msgspec import Struct
 
-from dragoman.errors import A2AError, InvalidParams
+from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
+from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
 from dragoman.hub.store.database import Database, Transaction
 
+log = logging.getLogger(__name__)
+
+INLINE_BYTES = 64 << 10
+"""Larger contents are in the blobs, if there are any."""
 FILE_LIMIT = 1 << 20
+"""Bytes of a file that comes in one piece: of an agent, or in a JSON body."""
+UPLOAD_LIMIT = 50 << 20
+"""Bytes of a file that comes in pieces."""
 CONVERSATION_LIMIT = 50 << 20
 TENANT_LIMIT = 500 << 20
 
@@ -22,6 +35,9 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 """Categories of invisible characters."""
 _MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
 _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
+_RESERVE = "insert into unused_blobs (key, at) values (?, ?)"
+_USE = "delete from unused_blobs where key = ?"
+_CONTENT = "select content, blob from artifacts where tenant_id = ? and id = ?"
 _DELETE = "delete from artifacts where tenant_id = ? and id = ?"
 
 
@@ -71,12 +87,13 @@ class Artifacts:
     def __init__(
         self,
         database: Database,
+        blobs: Blobs | None = None,
         *,
         file_limit: int = FILE_LIMIT,
         conversation_limit: int = CONVERSATION_LIMIT,
         tenant_limit: int = TENANT_LIMIT,
     ) -> None:
-        self._db = database
+        self._db, self._blobs = database, blobs
         self._limits = file_limit, conversation_limit, tenant_limit
 
     async def put(
@@ -90,15 +107,93 @@ class Artifacts:
         once: str = "",
     ) -> StoredFile:
         """Create or replace a file. Raises `InvalidParams`, `QuotaExceeded`."""
+        size, of_file = len(content), self._limits[0]
+        if size > of_file:
+            raise QuotaExceeded(f"{clean_path(path)} has {size} bytes; a file may have {of_file}")
+        digest = hashlib.sha256(content).hexdigest()
+        if size <= INLINE_BYTES or self._blobs is None:
+            return await self._store(tenant, conversation, path, mime, digest, size, content, "", once)
+        return await self.put_pieces(tenant, conversation, path, _pieces(content), mime, once=once)
+
+    async def put_pieces(
+        self,
+        tenant: str | int,
+        conversation: int,
+        path: str,
+        pieces: AsyncIterable[bytes],
+        mime: str = "",
+        *,
+        once: str = "",
+    ) -> StoredFile:
+        """`put`, for a content that comes in pieces. It is not all in memory. Raises what `pieces` raises, too."""
+        path, source = clean_path(path), aiter(pieces)
+        _check_mime(mime)
+        limit = UPLOAD_LIMIT if self._blobs is not None else self._limits[0]
+        digest, size, begin = hashlib.sha256(), 0, bytearray()
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal size
+            async for piece in source:
+                size += len(piece)
+                if size > limit:
+                    raise QuotaExceeded(f"{path} has more than {limit} bytes")
+                digest.update(piece)
+                yield piece
+
+        reading = counted()
+        async for piece in reading:
+            begin += piece
+            if len(begin) > INLINE_BYTES and self._blobs is not None:
+                break
+        else:
+            found = digest.hexdigest(), size, bytes(begin), ""
+            return await self._store(tenant, conversation, path, mime, *found, once)
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield bytes(begin)
+            async for piece in reading:
+                yield piece
+
+        key = new_key(int(tenant))
+        await self._db.change(_RESERVE, (key, int(time.time())))
+        used = False
+        try:
+            await self._blobs.put(key, whole())
+            stored = await self._store(
+                tenant, conversation, path, mime, digest.hexdigest(), size, b"", key, once
+            )
+            used = (await self._db.one(_CONTENT, (int(tenant), stored.id)) or {"blob": ""})["blob"] == key
+            return stored
+        finally:
+            if not used:  # it was refused, or stored before: do not wait for the sweeper
+                with keep_going(log, "deleting the content of a refused file", A2AError):
+                    await self._drop_unused(key)
+
+    async def _drop_unused(self, key: str) -> None:
+        """Delete a content, unless a file uses it."""
+        assert self._blobs is not None
+        if await self._db.change(_USE, (key,)):
+            await self._db.change(_RESERVE, (key, int(time.time())))
+            await self._blobs.delete(key)
+            await self._db.change(_USE, (key,))
+
+    async def _store(
+        self,
+        tenant: str | int,
+        conversation: int,
+        path: str,
+        mime: str,
+        digest: str,
+        size: int,
+        content: bytes,
+        blob: str,
+        once: str,
+    ) -> StoredFile:
+        """Create or replace the row of a file."""
         path, tenant, now = clean_path(path), int(tenant), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
-        if not _MIME.fullmatch(mime):  # it becomes a header of responses
-            raise InvalidParams(f"{mime[:80]!r} is not a media type")
-        size = len(content)
-        of_file, of_conversation, of_tenant = self._limits
-        if size > of_file:
-            raise QuotaExceeded(f"{path} has {size} bytes; a file may have {of_file}")
-        digest = hashlib.sha256(content).hexdigest()
+        _check_mime(mime)
+        _, of_conversation, of_tenant = self._limits
 
         async def work(db: Transaction) -> StoredFile:
             if not await db.one(
@@ -120,12 +215,14 @@ class Artifacts:
                 if used + more > limit:
                     raise QuotaExceeded(f"no room for {path}: {used} of {limit} bytes are used")
             await db.change(
-                "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, created_at, "
-                "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "
+                "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, blob, created_at, "
+                "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "
                 "set mime = excluded.mime, sha256 = excluded.sha256, size = excluded.size, content = excluded.content, "
-                "updated_at = excluded.updated_at",
-                (tenant, conversation, path, mime, digest, size, content, now, now),
+                "blob = excluded.blob, updated_at = excluded.updated_at",
+                (tenant, conversation, path, mime, digest, size, content, blob, now, now),
             )
+            if blob and not await db.change(_USE, (blob,)):
+                raise Unavailable("the content took too long to arrive; send it again")
             row = await db.one(
                 f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
                 (tenant, conversation, path),
@@ -144,11 +241,31 @@ class Artifacts:
             return None
         return await self._one("conversation_id = ? and path = ?", (int(tenant), conversation, path))
 
-    async def content(self, tenant: str | int, id: int) -> bytes | None:
-        row = await self._db.one(
-            "select content from artifacts where tenant_id = ? and id = ?", (int(tenant), id)
-        )
-        return None if row is None else bytes(row["content"])
+    async def content(self, tenant: str | int, id: int, limit: int = UPLOAD_LIMIT) -> bytes | None:
+        """The first `limit` bytes of a content."""
+        pieces = await self.pieces(tenant, id)
+        if pieces is None:
+            return None
+        content = bytearray()
+        async for piece in pieces:
+            content += piece
+            if len(content) >= limit:
+                break
+        await pieces.aclose()
+        return bytes(content[:limit])
+
+    async def pieces(self, tenant: str | int, id: int) -> AsyncGenerator[bytes, None] | None:
+        """A content in pieces; None if there is no such file. Reading it may raise `BlobMissing` and `Unavailable`."""
+        row = await self._db.one(_CONTENT, (int(tenant), id))
+        if row is None:
+            return None
+        return _whole(bytes(row["content"])) if not row["blob"] else self._blob(row["blob"])
+
+    async def _blob(self, key: str) -> AsyncGenerator[bytes, None]:
+        if self._blobs is None:
+            raise BlobMissing("this hub has no folder or bucket of files")
+        async for piece in self._blobs.get(key):
+            yield piece
 
     async def list(
         self, tenant: str | int, conversation: int | None = None, *, limit: int = 200
@@ -174,3 +291,17 @@ class Artifacts:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"
         row = await self._db.one(statement, values)
         return None if row is None else StoredFile(**row)
+
+
+def _check_mime(mime: str) -> None:
+    if mime and not _MIME.fullmatch(mime):  # it becomes a header of responses
+        raise InvalidParams(f"{mime[:80]!r} is not a media type")
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(content), PIECE_BYTES):
+        yield content[at : at + PIECE_BYTES]
+
+
+async def _whole(content: bytes) -> AsyncGenerator[bytes, None]:
+    yield content

@@ -126,6 +126,7 @@ _TABLES = [
     "secrets",
     "tenants",
     "todos",
+    "unused_blobs",
     "usage",
     "workspace_leases",
 ]

@@ -35,11 +35,13 @@ from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.model.content import NOTHING, Message
-from dragoman.model.ops import Call, SendMessage
+from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota
 
 Key = tuple[str, str]
 """An agent and a task. Callers of A2A 0.1 choose task ids, so two agents may have the same one."""
+START_SECONDS = 10.0
+"""How long a slot is kept for a task that is about to begin here."""
 RETRY_SECONDS = 1.0
 """`Retry-After` of a caller that has too many requests running."""
 
@@ -126,10 +128,15 @@ class Quotas:
         entry = RunningTask(True, tenant.generation, conversation=conversation, via=via, slot=slot)
         self._running.setdefault(tenant.key, {})[agent, task] = entry
 
-    def release(self, tenant: str, agent: str, task: str) -> None:
-        """Free the slot of a task that did not start."""
+    def release(self, tenant: str, agent: str, task: str, *, starts: bool = False) -> None:
+        """Free the slot of a task that did not start. If it `starts` soon, its slot is kept for it: another task that got the
+        slot meanwhile would be one too many."""
         entry = self._running.get(tenant, {}).get((agent, task))
-        if entry is not None and not entry.begun:
+        if entry is None or entry.begun:
+            return
+        if starts:
+            asyncio.get_running_loop().call_later(START_SECONDS, self.release, tenant, agent, task)
+        else:
             self._drop(tenant, (agent, task))
 
     @contextmanager
@@ -172,8 +179,19 @@ class Quotas:
 
 
 class Admission:
-    def __init__(self, tenants: Tenants, catalogue: Catalogue, quotas: Quotas, metrics: HubMetrics) -> None:
+    """`starts`: whether a task of a scope runs at this hub, or is about to."""
+
+    def __init__(
+        self,
+        tenants: Tenants,
+        catalogue: Catalogue,
+        quotas: Quotas,
+        metrics: HubMetrics,
+        *,
+        starts: Callable[[Scope, str], bool],
+    ) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
+        self._starts = starts
 
     @asynccontextmanager
     async def admit_call(self, tenant: Tenant, route: str) -> AsyncIterator[None]:
@@ -232,7 +250,8 @@ class Admission:
             self._metrics.ended(tenant.key, via, False)  # the engine counts the end of an accepted one
             raise
         finally:
-            self._quotas.release(tenant.key, agent, message.task_id)
+            starts = self._starts(call.scope, message.task_id)
+            self._quotas.release(tenant.key, agent, message.task_id, starts=starts)
 
 
 def _too_many(seconds: float) -> RateLimited:

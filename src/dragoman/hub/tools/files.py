@@ -135,7 +135,7 @@ class ReadTool:
             return await self._show(session, made, mimetypes.guess_type(command.args)[0] or "")
         if found is None:
             return f"ERR: there is no file {command.args!r} (try /list)"
-        content = await artifacts.content(session.tenant, found.id) or b""
+        content = await artifacts.content(session.tenant, found.id, READ_LIMIT + 1) or b""
         return await self._show(session, content, found.mime)
 
     async def _show(self, session: Session, content: bytes, mime: str) -> str:
@@ -143,7 +143,8 @@ class ReadTool:
             if len(content) > READ_LIMIT:
                 return f"ERR: a picture may have {READ_LIMIT} bytes here"
             return await self._pictures.show(session, Image(media_type=mime, content=content))
-        return content.decode("utf-8", "replace")
+        text = content[:READ_LIMIT].decode("utf-8", "replace")
+        return f"{text}\n[the file goes on: this is its first MiB]" if len(content) > READ_LIMIT else text
 
 
 class ListTool:

@@ -40,10 +40,12 @@ def toolbox(
     mcp: McpServers | None = None,
     remotes: RemoteAgents | None = None,
     sandbox: Sandbox | None = None,
+    artifacts: Artifacts | None = None,
 ) -> tuple[Tool, ...]:
     """Build every command. `model` answers `/advise`; `check` refuses addresses."""
     pictures = Pictures(database, model)
-    artifacts, memories, todo = Artifacts(database), Memories(database), TodoTool(Todos(database))
+    artifacts = artifacts or Artifacts(database)
+    memories, todo = Memories(database), TodoTool(Todos(database))
 
     async def context(session: Session) -> list[str]:
         """Lines about the work so far, for a delegated agent."""

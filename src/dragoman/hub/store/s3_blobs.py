@@ -1,0 +1,91 @@
+"""Contents of files in a bucket of S3, or of anything that has its API (MinIO, Ceph, R2). Needs the extra `s3`.
+
+Address and credentials are those of AWS's tools: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, or the role of
+the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from dragoman.errors import Unavailable
+from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing
+
+log = logging.getLogger(__name__)
+
+_PART_BYTES = 5 << 20
+"""The smallest part of an upload that S3 takes. Two are in memory at a time."""
+
+
+def open_bucket(url: str) -> S3Blobs:
+    """Raises `ValueError`."""
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    try:
+        return S3Blobs(S3Store.from_url(url, client_options={"allow_http": plain}))
+    except BaseError as error:
+        raise ValueError(f"{url} cannot be used: {error}") from None
+
+
+class S3Blobs:
+    def __init__(self, bucket: S3Store) -> None:
+        self._bucket = bucket
+
+    async def put(self, key: str, content: AsyncIterable[bytes]) -> None:
+        source = _Source(content)
+        try:
+            with _translated():
+                await obstore.put_async(
+                    self._bucket, key, source, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
+                )
+        except Exception:
+            if source.error is not None:
+                raise source.error from None
+            raise
+
+    async def get(self, key: str) -> AsyncIterator[bytes]:
+        with _translated():
+            found = await obstore.get_async(self._bucket, key)
+            async for piece in found.stream(min_chunk_size=PIECE_BYTES):
+                yield bytes(piece)
+
+    async def delete(self, key: str) -> None:
+        with _translated():
+            await obstore.delete_async(self._bucket, key)
+
+
+class _Source:
+    """Remembers what its content raised: the library raises something else."""
+
+    def __init__(self, content: AsyncIterable[bytes]) -> None:
+        self._content = aiter(content)
+        self.error: BaseException | None = None
+
+    def __aiter__(self) -> _Source:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._content)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BlobMissing("the content of this file is gone") from None
+    except (BaseError, OSError) as error:
+        log.error("the bucket of files: %s", error)
+        raise Unavailable("the bucket of files cannot be used right now") from error

@@ -1,0 +1,386 @@
+"""Three hubs on PostgreSQL and NATS under load, while hubs are killed and paused, and the database and NATS restart.
+
+    python -m tests.hub.chaos --seconds 120 --seed 7      prints figures, and fails if something happened twice or not at all
+
+What is checked at the end: no model call on record was asked again, no command that may not repeat ran twice, each note was written
+once, no message of a conversation is lost or doubled, each schedule fired once, and a tenant never had more requests than it may.
+Then a tenant is disabled while requests of it run at every hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.transport.network import HttpTransport
+from dragoman.dialects.sse import SseReader
+from dragoman.errors import A2AError
+from tests import nats, postgres
+from tests.hub.house import ADMIN
+from tests.serving import Server
+from tests.waiting import elapse, until, until_works
+
+ROOT = Path(__file__).parent.parent.parent
+TTL = 3.0
+LIMIT = 2
+KINDS = ("kill", "pause", "database", "nats")
+
+
+class Failed(Exception):
+    """A hub could not be reached, is overloaded, or broke off: try again."""
+
+
+class Figures(Struct):
+    seconds: float = 0.0
+    messages: int = 0
+    asked: int = 0
+    asked_again: int = 0
+    """Calls that were asked again because nothing of the first is on record."""
+    commands: int = 0
+    interrupted: int = 0
+    """Commands of which nobody knows whether they ran; none ran again."""
+    schedules: int = 0
+    most_at_once: int = 0
+    limited: int = 0
+    retries: int = 0
+    taken_over: int = 0
+    stopped_after: float = 0.0
+    """Seconds from disabling a tenant to the last word of a model for it, at any hub."""
+    disruptions: dict[str, int] = {}
+
+
+class Hubs:
+    def __init__(self, folder: Path, database: postgres.Postgres, seed: int) -> None:
+        self.folder, self.dice, self.figures = folder, random.Random(seed), Figures()
+        self._database, self._name = database, f"chaos_{uuid4().hex}"
+        self.store = database.database(self._name)
+        self._nats = nats.Nats()
+        self._stack = AsyncExitStack()
+        self.nodes: list[Server] = []
+        self.asked = folder / "asked"
+        self.over = False
+        self.commands: Counter[str] = Counter()
+        self._sent: dict[tuple[str, int], list[str]] = defaultdict(list)
+
+    async def __aenter__(self) -> Hubs:
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        for _ in range(3):
+            node = Server(env={"PYTHONPATH": paths}, start_seconds=60)
+            words = [str(node.port), self.store, self._nats.url, str(self.folder), str(TTL)]
+            node.command = [sys.executable, "-m", "tests.hub.chaos_node", *words]
+            self.nodes.append(node)
+            self._stack.push_async_exit(node)
+        await asyncio.gather(*(node.start() for node in self.nodes))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self._nats.kill()
+
+    # -- talking -----------------------------------------------------------------------------------------------
+
+    async def call(
+        self, token: str, method: str, path: str, body: Any = None, node: int | None = None
+    ) -> Any:
+        """The answer of a hub, sooner or later."""
+
+        async def attempt() -> Any:
+            http = HttpTransport()
+            try:
+                async with asyncio.timeout(20):
+                    url = (self.dice.choice(self.nodes) if node is None else self.nodes[node]).url
+                    raw = b"" if body is None else msgspec.json.encode(body)
+                    answer = await http.request(method, url + path, {"Authorization": f"Bearer {token}"}, raw)
+                    text = await answer.read()
+            except (A2AError, TimeoutError) as error:
+                raise Failed(str(error)) from None
+            finally:
+                await http.close()
+            if answer.status >= 500 or answer.status == 429:
+                raise Failed(text.decode())
+            assert answer.status < 300, (path, answer.status, text)
+            return msgspec.json.decode(text or b"null")
+
+        return await until_works(attempt, Failed, seconds=90)
+
+    async def stream(
+        self, token: str, path: str, text: str, *, key: str = "", node: int | None = None
+    ) -> list[tuple[str, Any]]:
+        """The events of a request, up to `done`. Raises `Failed`."""
+        url = (self.dice.choice(self.nodes) if node is None else self.nodes[node]).url
+        http, reader, told = HttpTransport(), SseReader(), []
+        headers = {"Authorization": f"Bearer {token}", **({"Idempotency-Key": key} if key else {})}
+        try:
+            async with asyncio.timeout(45):
+                raw = msgspec.json.encode({"message": text})
+                response = await http.request("POST", url + path, headers, raw)
+                if response.status != 200:
+                    why = (await response.read()).decode()
+                    assert response.status >= 429, (response.status, why)
+                    raise Failed(f"{response.status} {why}")
+                async for chunk in response.chunks():
+                    told += [(frame.event, msgspec.json.decode(frame.data)) for frame in reader.feed(chunk)]
+                    if told and told[-1][0] == "done":
+                        if told[-1][1].get("error_code") == "internal_error":
+                            raise Failed(str(told[-1]))
+                        return told
+        except (A2AError, TimeoutError) as error:
+            raise Failed(str(error)) from None
+        finally:
+            await http.close()
+        raise Failed("the stream broke off")
+
+    async def tenant(self, name: str, **limits: int) -> tuple[int, str]:
+        made = await self.call(ADMIN, "POST", "/v1/admin/tenants", {"name": name})
+        id: int = made["tenant"]["id"]
+        if limits:
+            await self.call(ADMIN, "PATCH", f"/v1/admin/tenants/{id}", limits)
+        return id, made["token"]
+
+    # -- load --------------------------------------------------------------------------------------------------
+
+    async def talk(self, tenant: str, token: str) -> None:
+        """Say one thing after another in a conversation, each as often as it takes to have an answer."""
+        talk = (await self.call(token, "POST", "/v1/conversations", {}))["id"]
+        while not self.over:
+            name = f"{tenant}-{talk}-{len(self._sent[token, talk])}"
+            told = await self._insist(token, f"/v1/conversations/{talk}/messages", f"<<work {name}>>", name)
+            assert told[-1][1]["ok"], told[-1]
+            commands = [data for kind, data in told if kind == "tool_call"]
+            self.commands[name] = sum(bool(each.get("interrupted")) for each in commands)
+            self._sent[token, talk].append(f"<<work {name}>>")
+
+    async def crowd(self, token: str, n: int) -> None:
+        """Ask for more at once than a tenant may."""
+        count = 0
+        while not self.over:
+            name, count = f"crowd-{n}-{count}", count + 1
+            told = await self._insist(token, "/v1/orchestrate", f"<<hold {name}>>", name)
+            assert told[-1][1]["ok"], told[-1]
+
+    async def _insist(self, token: str, path: str, text: str, key: str) -> list[tuple[str, Any]]:
+        async def attempt() -> list[tuple[str, Any]]:
+            try:
+                return await self.stream(token, path, text, key=key)
+            except Failed as failed:
+                if str(failed).startswith("429"):
+                    self.figures.limited += 1
+                    await elapse(0.1)
+                else:
+                    self.figures.retries += 1
+                    await elapse(0.05)
+                raise
+
+        found: list[tuple[str, Any]] = await until_works(attempt, Failed, seconds=120)
+        return found
+
+    async def plan(self, tenant: int, token: str, n: int, seconds: float) -> None:
+        """Schedules that are due while hubs die."""
+        for i in range(n):
+            body = {"agent": "index", "schedule": "in 1 minute", "message": f"<<hold plan-{i}>>"}
+            made = await self.call(token, "POST", "/v1/schedules", body)
+            due = int(time.time() + self.dice.uniform(1.0, seconds))
+            await self._sql(
+                f"update hub.schedules set next_fire_at = {due} where id = {made['scheduled_task']['id']}"
+            )
+
+    async def _sql(self, *statements: str) -> list[list[Any]]:
+        def execute() -> list[list[Any]]:
+            import asyncpg
+
+            async def work() -> list[list[Any]]:
+                db = await asyncpg.connect(self.store)
+                try:
+                    return [[tuple(row) for row in await db.fetch(each)] for each in statements]
+                finally:
+                    await db.close()
+
+            return asyncio.run(work())
+
+        async def attempt() -> list[list[Any]]:
+            return await asyncio.to_thread(execute)
+
+        return await until_works(attempt, Exception, seconds=30)
+
+    # -- disruption --------------------------------------------------------------------------------------------
+
+    async def disrupt(self, kind: str) -> None:
+        self.figures.disruptions[kind] = self.figures.disruptions.get(kind, 0) + 1
+        node = self.dice.choice(self.nodes)
+        if kind == "kill":
+            await node.kill()
+            await elapse(self.dice.uniform(0.0, 1.0))
+            await node.start()
+        elif kind == "pause":
+            node.signal(signal.SIGSTOP)
+            await elapse(TTL * 1.5)
+            node.signal(signal.SIGCONT)
+        elif kind == "database":
+            await asyncio.to_thread(self._database.stop, self.dice.choice(("fast", "immediate")))
+            await elapse(self.dice.uniform(0.0, 1.0))
+            await asyncio.to_thread(self._database.start)
+        else:
+            self._nats.kill()
+            await elapse(self.dice.uniform(0.0, 1.0))
+            await asyncio.to_thread(self._nats.start)
+
+    async def run(self, disruptions: list[str], *, talks: int, pause: tuple[float, float]) -> Figures:
+        began = time.monotonic()
+        tenants = [await self.tenant(f"t{n}") for n in range(2)]
+        _, limited = await self.tenant("limited", max_concurrent=LIMIT)
+        planner = await self.tenant("planner")
+        async with asyncio.TaskGroup() as group:
+            for n in range(talks):
+                group.create_task(self.talk(f"t{n % 2}", tenants[n % 2][1]))
+            for n in range(2 * LIMIT):
+                group.create_task(self.crowd(limited, n))
+            await self.plan(*planner, len(disruptions) + 2, len(disruptions) * (pause[1] + 2.0))
+            for kind in disruptions:
+                await elapse(self.dice.uniform(*pause))
+                await self.disrupt(kind)
+            await elapse(pause[0])
+            self.over = True
+        await self._check_schedules(planner[1], len(disruptions) + 2)
+        self._check_calls()
+        self._check_limit()
+        for (token, talk), sent in self._sent.items():
+            await self._check_talk(token, talk, sent)
+        for id, token in tenants:
+            await self._check_commands(id, token)
+        await self._check_steps()
+        await self._disable()
+        self.figures.seconds = round(time.monotonic() - began, 1)
+        return self.figures
+
+    # -- checks ------------------------------------------------------------------------------------------------
+
+    def _lines(self) -> list[tuple[float, str, str, int]]:
+        lines = (line.split() for line in self.asked.read_text().splitlines())
+        return [(float(at), what, name, int(n)) for at, what, name, n in lines]
+
+    def _check_calls(self) -> None:
+        """The next call is asked when the one before is on record. So after it, the one before is not asked again."""
+        latest: dict[str, int] = defaultdict(int)
+        asked: Counter[tuple[str, int]] = Counter()
+        for _, what, name, n in self._lines():
+            if what == "ask":
+                assert n >= latest[name], f"call {n} of {name} is on record, and was asked again"
+                latest[name] = n
+                asked[name, n] += 1
+        self.figures.asked, self.figures.asked_again = asked.total(), asked.total() - len(asked)
+        lost = self.figures.disruptions.get("kill", 0) + self.figures.disruptions.get("pause", 0)
+        lost += self.figures.disruptions.get("database", 0)
+        assert max(asked.values()) <= 1 + lost, asked.most_common(3)
+
+    def _check_limit(self) -> None:
+        running: set[str] = set()
+        for _, what, name, _ in self._lines():
+            if name.startswith("crowd"):
+                (running.discard if what == "end" else running.add)(name)
+                self.figures.most_at_once = max(self.figures.most_at_once, len(running))
+        assert self.figures.most_at_once <= LIMIT, f"{self.figures.most_at_once} ran at once"
+
+    async def _check_talk(self, token: str, talk: int, sent: list[str]) -> None:
+        wanted = [
+            word
+            for text in sent
+            for word in (("user", text), ("assistant", f"Answer {text[:-2].split()[1]}"))
+        ]
+        got: list[tuple[str, str]] = []
+        after = 0
+        while True:
+            path = f"/v1/conversations/{talk}/messages?after_id={after}"
+            page = (await self.call(token, "GET", path))["messages"]
+            if not page:
+                break
+            got += [(each["role"], each["content"].strip().rpartition("\n")[2]) for each in page]
+            after = page[-1]["id"]
+        assert got == wanted, (
+            talk,
+            [pair for pair in zip(got, wanted, strict=False) if pair[0] != pair[1]][:3],
+        )
+        self.figures.messages += len(got)
+
+    async def _check_commands(self, tenant: int, token: str) -> None:
+        ran = Counter((self.folder / "workspaces" / f"t{tenant}" / "done").read_text().split())
+        mine = [
+            text[:-2].split()[1] for (whose, _), sent in self._sent.items() if whose == token for text in sent
+        ]
+        for name in mine:
+            assert ran[name] <= 1, f"the command of {name} ran {ran[name]} times"
+            assert ran[name] == 1 or self.commands[name], f"the command of {name} did not run"
+            self.figures.interrupted += bool(self.commands[name])
+        self.figures.commands += sum(ran.values())
+        (notes,) = await self._sql(f"select content from hub.scratchpads where tenant_id = {tenant}")
+        written = Counter(line.split()[-1] for line in notes[0][0].splitlines())
+        assert written == Counter(mine), (written - Counter(mine), Counter(mine) - written)
+
+    async def _check_schedules(self, token: str, n: int) -> None:
+        async def ended() -> bool:
+            runs = (await self.call(token, "GET", "/v1/runs"))["runs"]
+            return len(runs) >= n and all(run["status"] == "succeeded" for run in runs)
+
+        await until(ended, seconds=60)
+        runs = (await self.call(token, "GET", "/v1/runs"))["runs"]
+        assert len(runs) == len({run["request_id"] for run in runs}) == n, runs
+        assert len((await self.call(token, "GET", "/v1/requests"))["requests"]) == n
+        self.figures.schedules = n
+
+    async def _check_steps(self) -> None:
+        (fences,) = await self._sql("select sum(fence - 1) from dragoman.tasks")
+        self.figures.taken_over = int(fences[0][0])
+
+    async def _disable(self) -> None:
+        """Disable a tenant of which a request runs at every hub."""
+        id, token = await self.tenant("doomed")
+        live = [
+            asyncio.create_task(self.stream(token, "/v1/orchestrate", f"<<last doomed-{n}>>", node=n))
+            for n in range(3)
+        ]
+        try:
+            names = {f"doomed-{n}" for n in range(3)}
+            await until(lambda: names <= {name for _, what, name, _ in self._lines() if what == "word"})
+            at = time.time()
+            await self.call(ADMIN, "PATCH", f"/v1/admin/tenants/{id}", {"disabled": True}, node=0)
+            for told in await asyncio.gather(*live, return_exceptions=True):
+                assert isinstance(told, list) and not told[-1][1]["ok"], told
+        finally:
+            for task in live:
+                task.cancel()
+        last = max(when for when, what, name, _ in self._lines() if what == "word" and name in names)
+        self.figures.stopped_after = round(max(0.0, last - at), 3)
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="about how long")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--talks", type=int, default=12, help="conversations at the same time")
+    args = parser.parse_args()
+    disruptions = [KINDS[n % len(KINDS)] for n in range(max(4, int(args.seconds / 4)))]
+    random.Random(args.seed).shuffle(disruptions)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        async with Hubs(Path(folder), postgres.server(), args.seed) as hubs:
+            figures = await hubs.run(disruptions, talks=args.talks, pause=(0.5, 2.5))
+            broken = [line for node in hubs.nodes for line in node.said.splitlines() if b"Traceback" in line]
+    print(msgspec.json.format(msgspec.json.encode(figures)).decode())
+    print(f"tracebacks in the logs of the hubs: {len(broken)}")
+    return 1 if broken or figures.stopped_after > 2.0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
