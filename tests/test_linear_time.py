@@ -34,7 +34,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.routing import for_event, guess
 from dragoman.hub.models.model import ChatMessage, Prompt
 from dragoman.hub.models.scripted import demo_reply as reply
-from dragoman.hub.schedules import natural_dates
+from dragoman.hub.schedules import natural_dates, run_times
 from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
@@ -323,6 +323,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", "[/agent a", "]", "b"),
     ),
     "scripted._NAME_LINE": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
+    "run_times._ZONE": (("fullmatch", "", "a", ""), ("fullmatch", "a", "/", "!")),
     "natural_dates._FORMS": (
         ("fullmatch", "in ", "1", ""),
         ("fullmatch", "every ", "day ", ""),
@@ -670,6 +671,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "commands as they stream": (
         _streamed,
         ("/fetch\n", "/write a\n", "```\n", "[/", "/", " ", "\n", "[END A"),
+    ),
+    "run_times.parse": (
+        lambda text: _refused(run_times.parse, text, 0.0),
+        ("* ", "1,", " in ", "in a", "*/2,", "@", "cron "),
     ),
     "natural_dates.parse": (
         lambda text: _refused(natural_dates.parse, text, _NOW),

@@ -105,6 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "exec_memory_mb": "MB of memory of a command",
         "exec_disk_mb": "MB in the folder of a tenant",
         "allow_private": "/fetch, push notifications and the catalogue may use private addresses",
+        "timezone": "time zone of schedules that name none (Europe/Berlin); without it, that of this machine",
         "drain": "seconds that running tasks get to finish at shutdown",
         "retain_days": "delete finished requests after this number of days; 0: never",
         "log": "format of log lines: plain or json",

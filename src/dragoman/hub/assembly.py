@@ -133,7 +133,7 @@ def application(
         **engine,
     )
     residence.open(hub)
-    scheduler = Scheduler(hub, Schedules(database))
+    scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
     limits = Limits(
         max_body=settings.max_body,
@@ -361,7 +361,7 @@ class ExternalServices:
     ) -> None:
         guard = Guard(allow_private=settings.allow_private, http=True)
         folder = settings.folder
-        self._guard = guard
+        self._guard, self._timezone = guard, settings.timezone
         self.fetcher = HttpFetcher(guard.dial)
         self.remotes = RemoteAgents({}, guard=guard, environ=os.environ)
         self._servers = McpServers({})
@@ -384,6 +384,7 @@ class ExternalServices:
             remotes=self.remotes,
             sandbox=self._sandbox,
             artifacts=artifacts,
+            timezone=self._timezone,
         )
 
     async def _check(self, url: str) -> None:

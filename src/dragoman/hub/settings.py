@@ -17,6 +17,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
+from dragoman.errors import InvalidParams
+from dragoman.hub.schedules.run_times import find_zone
 from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
@@ -121,6 +123,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Limits of a command, and of a tenant's folder."""
     allow_private: bool = False
     """Let `/fetch` read addresses that are not public."""
+    timezone: str = ""
+    """The time zone of schedules that name none, such as `Europe/Berlin`; empty: that of this machine."""
     drain: Amount = 30.0
     retain_days: Amount = 0.0
     """Delete finished tasks after so many days; 0: never."""
@@ -172,6 +176,10 @@ def settings(
             "the store of a hub is postgresql://host/database; without one, its SQLite files are in its folder (--data)"
         )
     _check_search(out)
+    try:
+        find_zone(out.timezone)
+    except InvalidParams as error:
+        raise InvalidSetting(f"--timezone: {error.message}") from None
     if out.strict and (out.push or out.grpc_port is not None):
         raise InvalidSetting(
             "--strict has neither push notifications nor gRPC: leave out --push and --grpc-port"

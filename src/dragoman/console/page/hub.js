@@ -327,7 +327,7 @@ function files(base) {
 }
 
 function schedules(base) {
-  const phrase = h("input", { type: "text", placeholder: "every day at 09:00", "aria-label": "When", required: true });
+  const phrase = h("input", { type: "text", placeholder: "every day at 09:00 in Europe/Berlin", "aria-label": "When", title: "A phrase, or a cron expression such as 0 9 * * mon-fri, and a time zone if it is not the hub's", required: true });
   const message = h("input", { type: "text", placeholder: "What to ask", "aria-label": "What to ask", required: true });
   const agent = h("input", { type: "text", placeholder: "index", "aria-label": "Agent" });
   const found = panel(async (again) => {
@@ -340,7 +340,7 @@ function schedules(base) {
     return { state: [all, runs], content: [
       all.length ? table("Schedules", ["What", "When", "Agent", "Next", "Runs", ""], all.map((s) => h("tr", {},
         cell("What", line(s.message, 160), { class: "grow" }), cell("When", line(s.schedule_phrase, 80)), cell("Agent", line(s.agent_id, 40)),
-        cell("Next", s.status === "active" ? at(s.next_fire_at, until) : pill(line(s.status, 20))), cell("Runs", count(s.run_count), { class: "num" }),
+        cell("Next", s.status === "active" ? [at(s.next_fire_at, until), h("div.muted", {}, line(s.next_run, 40))] : pill(line(s.status, 20))), cell("Runs", count(s.run_count), { class: "num" }),
         cell("", [s.status === "done" ? null : button(s.status === "active" ? "Pause" : "Resume", pause(s), { class: "small" }), " ", button("Delete", remove(s), { class: "small quiet" })], { class: "nowrap" })))) : empty("No schedules", "Say when, and what to ask."),
       runs.length ? [h("h2", {}, "Runs"), table("Runs", ["Run", "State", "Started"], runs.slice(0, 50).map((r) => h("tr", {}, cell("Run", [h("code", {}, line(r.request_id, 40)), r.error ? h("div.errortext", {}, line(r.error, 200)) : null], { class: "grow" }), cell("State", pill(line(r.status, 30), STATE_TONES[r.status] || "idle")), cell("Started", at(r.started_at)))))] : null,
     ] };

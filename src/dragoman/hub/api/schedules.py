@@ -39,12 +39,13 @@ class TodoChange(Struct):
 
 
 class NewSchedule(Struct):
-    """When (`every monday at 09:00`), what, and by which agent."""
+    """When (`every monday at 09:00`, `0 9 * * mon-fri`), in which time zone (`Europe/Berlin`), what, and by which agent."""
 
     schedule: str
     message: str
     agent: str = INDEX_ID
     conversation_id: int = 0
+    timezone: str = ""
 
 
 class ScheduleChange(Struct, forbid_unknown_fields=True):
@@ -100,6 +101,14 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     api, schedules = RouteList("schedules"), scheduler.schedules
     all, one = "/v1/schedules", "/v1/schedules/{id}"
 
+    def show(schedule: Schedule) -> dict[str, Any]:
+        shown = _public(schedule)
+        return {
+            **shown,
+            "timezone": schedule.timezone or schedules.timezone,
+            "next_run": schedule.next_run(schedules.timezone),
+        }
+
     async def find(request: ApiRequest) -> Schedule:
         found = await schedules.get(request.tenant.id, request.path_id())
         return must_exist(found, "schedule", request.path["id"])
@@ -122,24 +131,25 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             body.message,
             conversation=body.conversation_id,
             generation=generation,
+            timezone=body.timezone,
         )
-        return {"scheduled_task": _public(made), "normalized": normalized}
+        return {"scheduled_task": show(made), "normalized": normalized}
 
     @api.add("GET", all, "List schedules.", query={"status": "Only those with this status."})
     async def list_schedules(request: ApiRequest) -> Any:
         found = await schedules.list(request.tenant.id, request.query("status"))
-        return page("schedules", [_public(each) for each in found])
+        return page("schedules", [show(each) for each in found])
 
     @api.add("GET", one, "Get a schedule.")
     async def get(request: ApiRequest) -> Any:
-        return {"scheduled_task": _public(await find(request))}
+        return {"scheduled_task": show(await find(request))}
 
     @api.add("PATCH", one, "Pause or resume a schedule.", body=ScheduleChange)
     async def change(request: ApiRequest) -> Any:
         id, tenant = (await find(request)).id, request.tenant
         status = (await request.json(ScheduleChange)).status
         changed = await schedules.set_status(tenant.id, id, status, generation=tenant.generation)
-        return {"scheduled_task": _public(changed)}
+        return {"scheduled_task": show(must_exist(changed, "schedule", id))}
 
     @api.add("DELETE", one, "Delete a schedule and its runs.")
     async def delete(request: ApiRequest) -> Any:

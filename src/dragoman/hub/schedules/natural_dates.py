@@ -1,4 +1,4 @@
-"""Parse times such as `in 30 minutes`, `tomorrow at 09:00`, `every monday at 09:00`, in the local time of the machine."""
+"""Parse times such as `in 30 minutes`, `tomorrow at 09:00`, `every monday at 09:00`. They are times of a clock, in no zone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dragoman.errors import InvalidParams
 
 ACCEPTED = (
     "in N minutes|hours|days|weeks, at HH:MM, tomorrow [at HH:MM], on YYYY-MM-DD [at HH:MM], every hour, "
-    "every N minutes|hours, every day [at HH:MM], every week [on DAY] [at HH:MM], every DAY [at HH:MM]"
+    "every N minutes|hours, every day [at HH:MM], every week [on DAY] [at HH:MM], every DAY [at HH:MM], or a cron expression "
+    "(0 9 * * mon-fri), and perhaps a time zone after it (in Europe/Berlin)"
 )
 ONCE, RECURRING = "once", "recurring"
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -38,6 +39,8 @@ class When(Struct, frozen=True, kw_only=True):
     first: datetime
     recur: dict[str, Any] = {}
     """How it repeats: `{"every": "minute", "n": 15}`, `{"every": "week", "day": "mon", "at": "09:00"}`."""
+    seconds: int = 0
+    """So many seconds from now, whatever the clock says; 0: at `first`."""
     normalized: str
     """The phrase in its normal form."""
 
@@ -80,6 +83,7 @@ _EVERY = ("hour", "every", "day", "week", "weekday")
 
 
 def _once(form: str, match_groups: dict[str, str], now: datetime) -> When:
+    seconds = 0
     if form == "in":
         n = int(match_groups["n"])
         if not n:
@@ -88,6 +92,8 @@ def _once(form: str, match_groups: dict[str, str], now: datetime) -> When:
             now + n * _UNITS[match_groups["unit"]],
             f"in {n} {match_groups['unit']}{'s' if n > 1 else ''}",
         )
+        if match_groups["unit"] in ("minute", "hour"):
+            seconds = int(n * _UNITS[match_groups["unit"]].total_seconds())
     elif form == "at":
         first, text = _on(now, match_groups["at"]), f"at {_clock(match_groups['at'])}"
         first += timedelta(days=first <= now)
@@ -100,7 +106,7 @@ def _once(form: str, match_groups: dict[str, str], now: datetime) -> When:
         text = f"on {first:%Y-%m-%d at %H:%M}"
         if first <= now:
             raise _invalid(f"{text} is over")
-    return When(kind=ONCE, first=first, normalized=text)
+    return When(kind=ONCE, first=first, seconds=seconds, normalized=text)
 
 
 def _recurring(form: str, match_groups: dict[str, str], now: datetime) -> When:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub.schedules import natural_dates
+from dragoman.hub.schedules import run_times
 from dragoman.hub.store.database import Database, Row, Transaction
 
 MAX_SCHEDULES = 200
@@ -102,11 +102,24 @@ class Schedule(Struct, frozen=True, kw_only=True):
     generation: int
     """The generation of its tenant when it was created or resumed; it is due under no other."""
 
-    def after(self, now: datetime) -> int:
-        """The next time after `now`; the same time for a schedule that runs once."""
+    def after(self, now: float, default: str = "") -> int:
+        """The next time after `now`; the same time for a schedule that runs once. `default`: the hub's time zone."""
         if not self.recur_json:
             return self.fire_at
-        return int(natural_dates.next_time(msgspec.json.decode(self.recur_json), now).timestamp())
+        recur = msgspec.json.decode(self.recur_json)
+        return run_times.next_time(recur, now, run_times.find_zone(recur.get("tz", default)))
+
+    @property
+    def timezone(self) -> str:
+        """The name of its time zone; empty: that of the hub."""
+        return run_times.split_zone(self.schedule_phrase)[1]
+
+    def next_run(self, default: str = "") -> str:
+        """When it runs next, in its time zone (RFC 3339); empty if it does not."""
+        if self.status != ACTIVE:
+            return ""
+        zone = run_times.find_zone(self.timezone or default)
+        return datetime.fromtimestamp(self.next_fire_at, zone).isoformat()
 
 
 class ScheduledRun(Struct, frozen=True, kw_only=True):
@@ -124,12 +137,11 @@ class ScheduledRun(Struct, frozen=True, kw_only=True):
 
 
 class Schedules:
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
-        self._db, self._clock = database, clock
-
-    @property
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock())
+    def __init__(
+        self, database: Database, *, clock: Callable[[], float] = time.time, timezone: str = ""
+    ) -> None:
+        """`timezone`: of schedules that name none; empty: that of this machine."""
+        self._db, self._clock, self.timezone = database, clock, timezone
 
     async def add(
         self,
@@ -141,24 +153,29 @@ class Schedules:
         conversation: int = 0,
         once: str = "",
         generation: int | None = None,
+        timezone: str = "",
     ) -> tuple[Schedule, str]:
         """Add a schedule. Returns it and its normalized phrase. `generation`: that of the tenant when it authenticated.
+        `timezone`: of the phrase, if it names none.
 
         Raises `InvalidParams`, and `Unauthenticated` if the tenant has another token by now.
         """
-        when, message, now = natural_dates.parse(phrase, self.now), message.strip(), int(self._clock())
+        message, now, phrase = message.strip(), int(self._clock()), " ".join(phrase.split())
+        when = run_times.parse(phrase, self._clock(), timezone=timezone, default=self.timezone)
+        if (zone := timezone or self.timezone) and not run_times.split_zone(phrase)[1]:
+            phrase = f"{phrase} in {zone}"
         if not 1 <= len(message) <= 16_384:
             raise InvalidParams(
                 "a message has 1 to 16384 characters", fields=(("message", "has 1 to 16384"),)
             )
-        first = int(when.first.timestamp())
+        first = when.first
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
 
         async def add(db: Transaction) -> Schedule:
             now_valid = await _current(db, int(tenant), generation)
             if (await db.one(_COUNT, (int(tenant),)))[0] >= MAX_SCHEDULES:
                 raise InvalidParams(f"a tenant has at most {MAX_SCHEDULES} schedules: delete one first")
-            what = (int(tenant), agent, conversation, message, phrase.strip()[:200], when.kind)
+            what = (int(tenant), agent, conversation, message, phrase[:200], when.kind)
             values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
             return Schedule(**await db.one(_ADD, values))
 
@@ -185,7 +202,11 @@ class Schedules:
         if known is None:
             return None
         now = int(self._clock())
-        due = known.after(self.now) if status == ACTIVE and known.next_fire_at <= now else known.next_fire_at
+        due = (
+            known.after(self._clock(), self.timezone)
+            if status == ACTIVE and known.next_fire_at <= now
+            else known.next_fire_at
+        )
 
         async def mark(db: Transaction) -> Row | None:
             valid = await _current(db, int(tenant), generation)
@@ -213,7 +234,7 @@ class Schedules:
 
     async def begin(self, schedule: Schedule) -> ScheduledRun | None:
         """Start a run of a due schedule; None if another process has started it."""
-        now, due = int(self._clock()), schedule.after(self.now)
+        now, due = int(self._clock()), schedule.after(self._clock(), self.timezone)
         status = ACTIVE if schedule.recur_json else COMPLETED
 
         async def begin(db: Transaction) -> ScheduledRun | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from dragoman.hub.quote import flatten, quote
+from dragoman.hub.schedules.run_times import find_zone, format_time
 from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
@@ -107,7 +107,8 @@ class ScheduleTool:
     bundle = "schedule"
     usage = (
         "/schedule <when>: <what to do then> | /schedule list | /schedule cancel|pause|resume <id>   have work done "
-        "later (in 2 hours, tomorrow at 09:00) or again and again (every monday at 09:00)"
+        "later (in 2 hours, tomorrow at 09:00) or again and again (every monday at 09:00, cron 0 9 * * mon-fri); a time zone "
+        "may follow (every day at 09:00 in Europe/Berlin)"
     )
     repeatable = always_repeatable
 
@@ -123,7 +124,7 @@ class ScheduleTool:
         id = int(which) if which.isdecimal() and len(which) < 16 else 0
         if verb in ("", "list"):
             found = await self._schedules.list(session.tenant)
-            return "\n".join(_schedule_line(each) for each in found) or "(nothing is scheduled)"
+            return "\n".join(self._line(each) for each in found) or "(nothing is scheduled)"
         if verb == "cancel":
             gone = await self._schedules.delete(session.tenant, id, once=session.write_key)
             return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
@@ -131,7 +132,7 @@ class ScheduleTool:
             changed = await self._schedules.set_status(
                 session.tenant, id, _VERBS[verb], generation=session.turn.mail.generation
             )
-            return f"OK: {_schedule_line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
+            return f"OK: {self._line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
         phrase, _, message = command.args.partition(": ")
         made, note = await self._schedules.add(
             session.tenant,
@@ -142,13 +143,13 @@ class ScheduleTool:
             once=session.write_key,
             generation=session.turn.mail.generation,
         )
-        return f"OK: scheduled #{made.id}: {note} ({_time(made.next_fire_at)}), for {made.agent_id}"
+        return f"OK: scheduled #{made.id}: {note} ({self._time(made)}), for {made.agent_id}"
 
+    def _line(self, schedule: Schedule) -> str:
+        phrase, message = flatten(schedule.schedule_phrase), flatten(schedule.message, 120)
+        about = f"[{schedule.status}] {phrase}, for {schedule.agent_id}: {message}"
+        return f"- #{schedule.id} {about} (next: {self._time(schedule)})"
 
-def _schedule_line(schedule: Schedule) -> str:
-    about = f"[{schedule.status}] {flatten(schedule.schedule_phrase)}, for {schedule.agent_id}: {flatten(schedule.message, 120)}"
-    return f"- #{schedule.id} {about} (next: {_time(schedule.next_fire_at)})"
-
-
-def _time(at: int) -> str:
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    def _time(self, schedule: Schedule) -> str:
+        zone = find_zone(schedule.timezone or self._schedules.timezone)
+        return format_time(schedule.next_fire_at, zone)

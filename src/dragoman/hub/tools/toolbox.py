@@ -41,8 +41,9 @@ def toolbox(
     remotes: RemoteAgents | None = None,
     sandbox: Sandbox | None = None,
     artifacts: Artifacts | None = None,
+    timezone: str = "",
 ) -> tuple[Tool, ...]:
-    """Build every command. `model` answers `/advise`; `check` refuses addresses."""
+    """Build every command. `model` answers `/advise`; `check` refuses addresses; `timezone` is that of schedules."""
     pictures = Pictures(database, model)
     artifacts = artifacts or Artifacts(database)
     memories, todo = Memories(database), TodoTool(Todos(database))
@@ -75,7 +76,7 @@ def toolbox(
         ExecTool(sandbox),
         todo,
         LessonTool(memories),
-        ScheduleTool(Schedules(database)),
+        ScheduleTool(Schedules(database, timezone=timezone)),
     ]
     if mcp is not None:
         tools.append(BrowseTool(mcp, check))
