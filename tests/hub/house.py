@@ -86,7 +86,11 @@ async def house(
     folder: Any = None,
     **settings: Any,
 ) -> AsyncIterator[House]:
-    """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again."""
+    """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again.
+
+    Its operator allows every model and every command, unless the settings say otherwise.
+    """
+    settings = {"models": ("*",), "approve": (), **settings}
     given = model or ScriptedModel(replies)
     data = str(folder) if folder is not None else "/nonexistent/dragoman"
     if url := _postgres(folder):

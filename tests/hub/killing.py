@@ -62,9 +62,11 @@ class Process:
             "warning",
         ]
         self._command += ["--port", str(self._port), "--model", model, *flags]
+        self.environment = {"DRAGOMAN_APPROVE": "none"}
 
     async def start(self) -> None:
         environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
+        environment |= {"DRAGOMAN_MODELS": "*", **self.environment}
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL
         )

@@ -348,13 +348,10 @@ def _refs(value: object) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-async def test_a_tenant_has_two_hundred_agents_however_they_are_made(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dragoman.hub.store.catalogue.MAX_AGENTS", 2)
-    async with house() as hub:
+async def test_a_tenant_has_as_many_agents_as_the_operator_allows_however_they_are_made(method: str) -> None:
+    async with house(max_agents=2) as hub:
         acme = await hub.tenant("acme")
-        for id, status in (("a", 201), ("b", 201), ("c", 409)):
+        for id, status in (("a", 201), ("b", 201), ("c", 413)):
             path = f"/v1/agents/{id}" if method == "PUT" else "/v1/agents"
             assert (await acme(method, path, {"id": id})).status == status
         assert (await acme("PUT", "/v1/agents/a", {"id": "a", "name": "A"})).status == 200

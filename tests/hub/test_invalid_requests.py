@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.hub.agents.routing import matches_glob
+from dragoman.hub.agents.globs import matches_glob
 from dragoman.hub.api.routes import ADMIN
 from dragoman.server.runtime import running
 from tests.hub.house import ON_POSTGRES, Caller, House, house

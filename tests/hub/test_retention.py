@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ async def test_requests_and_the_agents_that_came_with_them_are_forgotten_with_th
         assert (await acme.rpc("index", "tasks/get", {"id": over})).json["error"]["code"] == -32001
 
 
-async def test_unfinished_requests_and_their_agents_are_not_deleted(tmp_path: Path) -> None:
+async def test_a_request_that_waits_for_an_answer_too_long_is_canceled_and_then_deleted(
+    tmp_path: Path,
+) -> None:
     asker = Agent("asker", description="asks")
 
     @asker.skill
@@ -65,11 +68,28 @@ async def test_unfinished_requests_and_their_agents_are_not_deleted(tmp_path: Pa
         told = await acme.ask("go", agent="asker")
         assert told[-1][1]["error_code"] == "input-required"
         await request_of(acme)
-        looking = retention(hub)
-        await looking.delete_batch()
-        await looking.delete_batch()
-        assert [row["request_id"] for row in await rows(hub, "requests")] == [told[-1][1]["request_id"]]
-        assert (await acme("GET", "/v1/requests")).json["requests"][0]["agent_id"] == "asker"
+        waits: str = told[-1][1]["request_id"]
+        patient, strict = retention(hub, LATER + 60), retention(hub)
+        await patient.delete_batch()
+        assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "running"
+        await strict.delete_batch()
+        assert [row["request_id"] for row in await rows(hub, "requests")] == [waits]
+        assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "canceled"
+        await strict.delete_batch()
+        assert await rows(hub, "requests") == []
+
+
+async def test_a_request_that_runs_is_not_deleted_however_old_it_is() -> None:
+    hold = asyncio.Event()
+    async with house([("word\n", hold)]) as hub:
+        acme = await hub.tenant("acme")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"word" in live.body)
+        await retention(hub).delete_batch()
+        await retention(hub).delete_batch()
+        assert len(await rows(hub, "requests")) == 1
+        hold.set()
+        assert b'"ok":true' in (await live.end()).body
 
 
 async def test_an_unread_answer_is_stored_in_its_conversation_before_its_task_is_deleted() -> None:

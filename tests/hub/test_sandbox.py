@@ -25,8 +25,8 @@ from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
-from dragoman.hub.store.artifacts import QuotaExceeded
 from dragoman.hub.store.database import Database
+from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.toolbox import toolbox
 from tests.hub.conftest import Begin

@@ -21,12 +21,13 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.assembly import ExternalServices
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.settings import Settings
-from dragoman.hub.store.artifacts import Artifacts, QuotaExceeded, clean_path
+from dragoman.hub.store.artifacts import Artifacts, clean_path
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.memories import Memories, RelationExists
 from dragoman.hub.store.memory_search import MemorySearch
 from dragoman.hub.store.scratchpads import SHARED, Scratchpads
 from dragoman.hub.store.todos import Todos
+from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents

@@ -139,7 +139,8 @@ class _HubDatabase:
         given = read(args)
         if not given.store and not (given.folder / "hub.db").is_file():
             raise HubRefused(f"there is no hub in {given.folder}: `dragoman init` creates one")
-        self._tenant, self._database = args.tenant, open_database(given.tasks, given.folder)
+        self._tenant = args.tenant
+        self._database = open_database(given.tasks, given.folder, policy=given.policy)
 
     async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
         await self._database.open()

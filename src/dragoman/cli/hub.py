@@ -81,10 +81,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "text_commands": "model or provider that writes commands as text, because it cannot call tools (ollama, 'ollama/gemma*'); may be repeated; without a value: all",
         "plain_models": "model or provider that is too small for commands; may be repeated",
         "context_window": "tokens of a prompt; longer conversations are summarized; 0: never",
+        "models": "model that tenants may name beside the hub's own, such as openai/*; may be repeated",
+        "model_aliases": "name for a model that constitutions may use: fast=openai/gpt-4o-mini; may be repeated",
+        "prices": "what a million tokens cost: openai/gpt-4o-mini=0.15/0.60 (input/output); may be repeated",
+        "currency": "currency of the prices and of --cost-per-day",
         "agents": "Python file or module with agents for every tenant; may be repeated",
         "max_concurrent": "requests of one tenant that run at the same time; 0: no limit",
         "rate_per_min": "requests of one tenant per minute; 0: no limit",
         "rate_burst": "requests of one tenant that may come at once",
+        "reads_per_min": "requests of one tenant per minute that start nothing; 0: no limit",
+        "tokens_per_day": "tokens of models that one tenant may use per day (UTC); 0: no limit",
+        "cost_per_day": "money for models that one tenant may spend per day (UTC); needs --prices; 0: no limit",
+        "remotes": "agent of a2a_agents.json that tenants see; may be repeated (default: *; none: none)",
+        "mcp_servers": "server of mcp_servers.json that tenants see; may be repeated (default: *; none: none)",
+        "approve": "command that runs only after the caller said yes, such as /exec; may be repeated (none: none)",
+        "max_agents": "agents of one tenant; 0: no limit, as for all that follow",
+        "max_versions": "stored versions of one agent; older ones are deleted",
+        "max_conversations": "conversations of one tenant",
+        "max_messages": "messages of one conversation",
+        "max_conversation_mb": "MB of text in the messages of one conversation",
+        "max_memories": "entries in the memory of one tenant",
+        "max_artifacts": "files of one tenant",
+        "max_artifact_mb": "MB of all files of one tenant",
+        "max_scratchpads": "scratchpads of one tenant",
+        "max_scratchpad_mb": "MB of all scratchpads of one tenant",
+        "max_todos": "todos of one tenant",
+        "max_schedules": "schedules of one tenant",
         **LIMITS,
         "idempotency_hours": "hours that an Idempotency-Key is stored",
         "metrics_token": "token for /metrics; better as the variable DRAGOMAN_METRICS_TOKEN",
@@ -107,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "allow_private": "/fetch, push notifications and the catalogue may use private addresses",
         "timezone": "time zone of schedules that name none (Europe/Berlin); without it, that of this machine",
         "drain": "seconds that running tasks get to finish at shutdown",
-        "retain_days": "delete finished requests after this number of days; 0: never",
+        "retain_days": "delete finished requests after this number of days, and cancel those that wait so long; 0: never",
         "log": "format of log lines: plain or json",
         "log_level": "lowest level that is logged: debug, info, warning or error",
     }
@@ -117,12 +139,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "cors_origins": "ORIGIN",
         "text_commands": "MODEL",
         "plain_models": "MODEL",
+        "models": "PATTERN",
+        "remotes": "PATTERN",
+        "mcp_servers": "PATTERN",
+        "approve": "COMMAND",
+        "model_aliases": "NAME=MODEL",
+        "prices": "MODEL=INPUT/OUTPUT",
     }
     for name, kind in Settings.__annotations__.items():
         options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
         if kind == "bool":
             options["action"] = "store_true"
-        elif "tuple" in kind:
+        elif name in repeated:
             options |= {"action": "append", "metavar": repeated[name]}
             if name == "text_commands":
                 options |= {"nargs": "?", "const": "*"}

@@ -33,6 +33,8 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import embedded
 from dragoman.hub.models.model import Model, ModelError, traits_of
+from dragoman.hub.models.names import ModelNames
+from dragoman.hub.models.prices import Prices
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.sandbox.container import Container
@@ -46,6 +48,7 @@ from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
@@ -102,7 +105,7 @@ def application(
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     tasks = store or settings.tasks
     opened, bus = open_store(tasks), open_bus(settings.bus or tasks)
-    database = open_database(tasks, settings.folder)
+    database = open_database(tasks, settings.folder, policy=settings.policy)
     leases = None
     if opened.quotas.spans_machines:
         leases = WorkspaceLeases(database, seconds=settings.exec_seconds)
@@ -130,6 +133,8 @@ def application(
         push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         folder=settings.folder if tasks.startswith("sqlite:") else None,
         blobs=open_blobs(settings.blobs, settings.folder / "blobs" if store != "memory:" else None),
+        model_names=model_names(settings),
+        prices=Prices(settings.prices, settings.currency),
         **engine,
     )
     residence.open(hub)
@@ -221,7 +226,10 @@ class _Residence:
     def open(self, hub: Hub) -> None:
         """Create what needs the hub: tools, history, images."""
         self._hub = hub
-        self.model = StoppableModel(self._given, hub.tenants)
+        self.model = StoppableModel(
+            self._given, hub.tenants, names=hub.model_names, policies=hub.policies, budgets=hub.budgets
+        )
+        self._reach.follow(hub.policies)
         self._tools = self._reach.tools(hub.database, self.model, hub.artifacts)
         self._talk = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
@@ -233,7 +241,8 @@ class _Residence:
         async def company() -> str:
             if traits_of(self.model, entry.constitution.model).plain:
                 return ""  # too small to choose an agent
-            return roster(await siblings(), self._reach.remotes.lines())
+            remotes = self._reach.remotes
+            return roster(await siblings(), remotes.lines(await remotes.visible(tenant.key)))
 
         return ConstitutionAgent(
             entry.id,
@@ -246,6 +255,7 @@ class _Residence:
             pictures=self._pictures,
             version=str(entry.updated_at or 1),
             native=traits_of(self.model, entry.constitution.model).tools,
+            prices=self._hub.budgets.prices,
         )
 
 
@@ -287,14 +297,22 @@ def _hosted(settings: Settings, default: str) -> Model:
     )
 
 
+def model_names(settings: Settings) -> ModelNames:
+    """The models that every tenant may name."""
+    own = [settings.model, settings.index_model, *(model.id for model in listed(settings))]
+    return ModelNames(own, settings.model_aliases)
+
+
 def listed(settings: Settings) -> list[ModelInfo]:
     out = []
-    if "/" in settings.model:
-        out.append(ModelInfo(id=settings.model, provider=settings.model.partition("/")[0]))
+    for model in dict.fromkeys((settings.model, settings.index_model)):
+        if "/" in model and ":" not in model.partition("/")[0]:
+            out.append(ModelInfo(id=model, provider=model.partition("/")[0]))
     if embedded.available():
         out.append(ModelInfo(id=embedded.NAME, provider=EMBEDDED, context_window=4096))
     if not out or settings.model.startswith((DEMO, ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
+    out += [ModelInfo(id=name, provider=of.partition("/")[0]) for name, of in settings.model_aliases.items()]
     return out
 
 
@@ -372,6 +390,17 @@ class ExternalServices:
         self.registries = RegistryWatch([agents, servers])
         self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
         self._search = _search(settings)
+
+    def follow(self, policies: Policies) -> None:
+        """Show each tenant what its policy says."""
+
+        async def allows_remote(tenant: str, name: str) -> bool:
+            return (await policies.of(tenant)).allows_remote(name)
+
+        async def allows_mcp(tenant: str, name: str) -> bool:
+            return (await policies.of(tenant)).allows_mcp(name)
+
+        self.remotes.allows, self._servers.allows = allows_remote, allows_mcp
 
     def tools(self, database: Database, model: Model, artifacts: Artifacts) -> tuple[Tool, ...]:
         return toolbox(

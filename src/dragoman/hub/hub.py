@@ -33,18 +33,23 @@ from dragoman.hub.errors import NotFound
 from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
+from dragoman.hub.models.names import ModelNames
+from dragoman.hub.models.prices import Prices
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import Blobs, BlobSweeper
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
 from dragoman.hub.store.scratchpads import Scratchpads
+from dragoman.hub.store.spending import Spending
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
+from dragoman.hub.tenants.budgets import Budgets
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
 from dragoman.model.content import Message, Part, Role
@@ -52,6 +57,7 @@ from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    GetOrigin,
     GetTask,
     Principal,
     Request,
@@ -60,10 +66,13 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import Task, TaskState
+from dragoman.model.usage import TokenUsage
 
 log = logging.getLogger(__name__)
 
 A2A = "a2a"
+MAX_RELEASED = 500
+"""Requests that are looked at together for whether their agent's version may go."""
 ATTEMPTS = 20
 """Restarts of a request without progress. A long reply of a model may take several restarts."""
 
@@ -89,13 +98,21 @@ class Hub:
         keys: IdempotencyKeys | None = None,
         folder: Path | None = None,
         blobs: Blobs | None = None,
+        model_names: ModelNames | None = None,
+        prices: Prices | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
         self.folder_lock = FolderLock(folder) if folder is not None else None
         """None: several hubs share the database."""
         self.tenants, self.requests = Tenants(database), Requests(database)
-        self.catalogue = Catalogue(database, code, index=index)
+        self.policies, self.model_names = Policies(database), model_names or ModelNames()
+
+        async def check_models(tenant: int, constitution: Constitution) -> None:
+            self.model_names.check(await self.policies.of(tenant), constitution)
+
+        self.catalogue = Catalogue(database, code, index=index, check=check_models)
+        self.catalogue.release_versions = self._release_versions
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
@@ -108,17 +125,22 @@ class Hub:
         self.programs = AgentPrograms(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
+        self.spending = Spending(database)
+        self.budgets = Budgets(self.spending, self.policies, prices, self.metrics)
         self.admission = Admission(
             self.tenants,
             self.catalogue,
             self.quotas,
             self.metrics,
+            self.budgets,
+            self.policies,
             starts=lambda scope, task: self.engine.runner.runs(scope, task),
         )
         self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
-        self.record = HubObserver(store, self.metrics, self.usages)
+        self._counting: set[asyncio.Task[None]] = set()
+        self.record = HubObserver(store, self.metrics, self.usages, self._count_code)
         engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
         self._service = self.record.around(ReplayingEngine(self.engine))
@@ -143,6 +165,8 @@ class Hub:
             await self._sweeper.stop()
         self.record.close()
         await self.engine.stop(drain)
+        if self._counting:
+            await asyncio.wait(self._counting)
         await self.usages.flush()
         await self.database.close()
         self._leave_folder()
@@ -151,6 +175,14 @@ class Hub:
         if self.folder_lock is not None:
             self.folder_lock.leave()
 
+    def _count_code(self, scope: Scope, used: TokenUsage) -> None:
+        """Count what an agent that is code reports against the budgets. (Models of constitutions count as they are called.)"""
+        if scope.agent in self.catalogue.code and scope.tenant.isdigit():
+            tokens = used.input_tokens + used.output_tokens
+            work = asyncio.create_task(self.budgets.count(int(scope.tenant), tokens, used.cost))
+            self._counting.add(work)
+            work.add_done_callback(self._counting.discard)
+
     def metrics_text(self) -> bytes:
         """The metrics in the text format of Prometheus."""
         return self.metrics.text(self.quotas.counts())
@@ -158,6 +190,10 @@ class Hub:
     # -- Service: requests over A2A ------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
+        if not isinstance(
+            request, SendMessage | GetOrigin
+        ):  # a binding asks for the origin beside another request
+            await self._admit_read(call)
         if isinstance(request, CancelTask):
             return await self._dated(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
@@ -176,6 +212,7 @@ class Hub:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         if not isinstance(request, SendMessage):
+            await self._admit_read(call)
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
             async for batch in self._service.stream(call, request):
@@ -184,6 +221,11 @@ class Hub:
         async with self.admission.admit_message(call, request, via=A2A) as (call, request):
             async for batch in self._service.stream(call, request):
                 yield batch
+
+    async def _admit_read(self, call: Call) -> None:
+        tenant = await self.tenants.current(int(call.scope.tenant)) if call.scope.tenant.isdigit() else None
+        if tenant is not None:
+            await self.admission.admit_read(tenant)
 
     # -- native requests ---------------------------------------------------------------------------------------
 
@@ -330,6 +372,18 @@ class Hub:
             text, used = events.answer_of(snapshot)
             answer = text if events.state_of(snapshot) == "completed" else None
             await self.conversations.add_answer(conversation, request, answer, **used)
+
+    async def _release_versions(self, tenant: int) -> int:
+        """Let old versions of agents go whose requests have ended. Returns how many requests those are."""
+        known, ended = await self.tenants.current(tenant), []
+        for asked in await self.requests.with_version(tenant, MAX_RELEASED) if known is not None else ():
+            try:
+                if known is not None and (await self.snapshot(known, asked)).terminal:
+                    ended.append(asked)
+            except NotFound:
+                ended.append(asked)
+        await self.requests.release_versions(tenant, ended)
+        return len(ended)
 
     # -- administration ---------------------------------------------------------------------------------------
 

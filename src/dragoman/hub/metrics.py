@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -17,12 +17,13 @@ from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.usage import Usages
-from dragoman.model.ops import Call, SendMessage, Service
+from dragoman.model.ops import Call, Scope, SendMessage, Service
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.instrument import Instrumentation, InstrumentedService
 from dragoman.observe.logs import log_request
 
 _Labels = tuple[tuple[str, str], ...]
+CountUsage = Callable[[Scope, TokenUsage], None]
 
 _HELP = {
     "requests_started_total": "Requests that were admitted.",
@@ -39,6 +40,7 @@ _HELP = {
     "provider_circuit_open_total": "Model calls refused by an open circuit.",
     "tokens_total": "Tokens that models used: input, output, cached (of the input), reasoning (of the output).",
     "cost_total": "Money that agents reported.",
+    "budget_alerts_total": "Alerts that a share of a tenant's budget of a day is used.",
     "sandbox_exec_total": "Commands run in the sandbox.",
     "sandbox_exec_ms_sum": "Total duration of commands in milliseconds.",
     "sandbox_exec_timeout_total": "Commands killed by the time limit.",
@@ -116,12 +118,14 @@ def _escaped(text: str) -> str:
 class _HubInstrumentation(Instrumentation):
     """Counts the tokens of models by tenant, in the hub's own metrics and by day."""
 
-    def __init__(self, metrics: HubMetrics, audit: Audit, usages: Usages) -> None:
+    def __init__(self, metrics: HubMetrics, audit: Audit, usages: Usages, count: CountUsage | None) -> None:
         super().__init__(metrics=None, audit=audit)
-        self._hub_metrics, self._usages = metrics, usages
+        self._hub_metrics, self._usages, self._count = metrics, usages, count
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
         self._usages.add(turn.scope, used)
+        if self._count is not None:
+            self._count(turn.scope, used)
         about = {"tenant": turn.scope.tenant, "agent": turn.scope.agent, "model": used.model}
         for kind, count in used.tokens:
             self._hub_metrics.count("tokens_total", count, **about, kind=kind)
@@ -132,8 +136,11 @@ class _HubInstrumentation(Instrumentation):
 class HubObserver:
     """An `Observer` of the engine. It counts, logs and audits what callers do."""
 
-    def __init__(self, store: Store, metrics: HubMetrics, usages: Usages) -> None:
-        self._instruments = _HubInstrumentation(metrics, store.audit, usages)
+    def __init__(
+        self, store: Store, metrics: HubMetrics, usages: Usages, count: CountUsage | None = None
+    ) -> None:
+        """`count` gets what each turn used, when it ends."""
+        self._instruments = _HubInstrumentation(metrics, store.audit, usages, count)
         self._metrics = metrics
         self.turn = self._instruments.turn
         self.refused = self._instruments.record_refusal

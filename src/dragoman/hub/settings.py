@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
 from dragoman.errors import InvalidParams
+from dragoman.hub.models.prices import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
+from dragoman.hub.tenants.policy import DEFAULT_APPROVE, Policy, checked
 from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
@@ -36,7 +38,7 @@ KEYS = {
 providers listed them in November 2026, by a name that moves on (`-latest`) if there is one."""
 
 
-_EACH = Limits()
+_EACH, _POLICY = Limits(), Policy()
 Whole = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -77,10 +79,37 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
-    max_concurrent: Whole = 0
-    rate_per_min: Whole = 0
+    models: tuple[str, ...] = ()
+    """Models that tenants may name in constitutions beside `model`, `index_model` and the aliases; `*` is any text."""
+    model_aliases: dict[str, str] = {}
+    """Names that constitutions may use for a model: `fast = "openai/gpt-4o-mini"`."""
+    prices: dict[str, Price] = {}
+    """What a million tokens of a model cost, by its name or a pattern."""
+    currency: str = "USD"
+    """The currency of the prices and of `cost_per_day`."""
+    max_concurrent: Whole = 32
+    rate_per_min: Whole = 600
     rate_burst: Whole = 0
     """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
+    reads_per_min: Whole = _POLICY.reads_per_min
+    tokens_per_day: Whole = _POLICY.tokens_per_day
+    cost_per_day: Amount = _POLICY.cost_per_day
+    """What a tenant may use per day (UTC); 0: as much as it likes. See `tenants.policy.Policy` for these and the next."""
+    remotes: tuple[str, ...] = _POLICY.remotes
+    mcp_servers: tuple[str, ...] = _POLICY.mcp_servers
+    approve: tuple[str, ...] = DEFAULT_APPROVE
+    max_agents: Whole = _POLICY.max_agents
+    max_versions: Whole = _POLICY.max_versions
+    max_conversations: Whole = _POLICY.max_conversations
+    max_messages: Whole = _POLICY.max_messages
+    max_conversation_mb: Whole = _POLICY.max_conversation_mb
+    max_memories: Whole = _POLICY.max_memories
+    max_artifacts: Whole = _POLICY.max_artifacts
+    max_artifact_mb: Whole = _POLICY.max_artifact_mb
+    max_scratchpads: Whole = _POLICY.max_scratchpads
+    max_scratchpad_mb: Whole = _POLICY.max_scratchpad_mb
+    max_todos: Whole = _POLICY.max_todos
+    max_schedules: Whole = _POLICY.max_schedules
     max_connections: Whole = 256
     """How many clients may be connected at once; 0: any number."""
     max_body: Count = 16 << 20
@@ -126,8 +155,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     timezone: str = ""
     """The time zone of schedules that name none, such as `Europe/Berlin`; empty: that of this machine."""
     drain: Amount = 30.0
-    retain_days: Amount = 0.0
-    """Delete finished tasks after so many days; 0: never."""
+    retain_days: Amount = 30.0
+    """Delete finished tasks after so many days, and cancel those that wait for an answer for so long; 0: never."""
     log: Literal["plain", "json"] = "plain"
     """The format of log lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -145,6 +174,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def search(self) -> str:
         """The search engine; empty: none."""
         return self.search_engine or ("brave" if self.search_key else "")
+
+    @property
+    def policy(self) -> Policy:
+        """What tenants may use and store. Raises `InvalidParams`."""
+        return checked(Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__}))
 
     def describe(self) -> dict[str, Any]:
         """The settings without secrets."""
@@ -186,6 +220,10 @@ def settings(
         )
     if not out.tls_cert and (out.tls_key or out.tls_client_ca):
         raise InvalidSetting("--tls-key and --tls-client-ca need --tls-cert")
+    try:
+        out.policy  # noqa: B018
+    except InvalidParams as error:
+        raise InvalidSetting(error.message) from None
     if not out.model and find_spec("any_llm") is not None:
         out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
     return out
@@ -220,9 +258,8 @@ def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
         value = environment.get(PREFIX + name.upper())
         if value is not None:
             kind = Settings.__annotations__[name]
-            out[name] = (
-                [each.strip() for each in value.split(",") if each.strip()] if "tuple" in kind else value
-            )
+            several = "tuple" in kind or "dict" in kind
+            out[name] = [each.strip() for each in value.split(",") if each.strip()] if several else value
     return out
 
 
@@ -230,11 +267,25 @@ _ALL_OR_NONE = {"true": ("*",), "['true']": ("*",), "false": (), "['false']": ()
 """`text_commands` as yes or no, for all models."""
 
 
+def _pairs(value: Any) -> Any:
+    """`fast=openai/gpt-4o-mini` as a table, if it came from a flag or the environment."""
+    if not isinstance(value, list):
+        return value
+    for each in value:
+        if "=" not in each:
+            raise InvalidSetting(f"{each[:80]!r} is not NAME=VALUE")
+    return {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
+
+
 def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
     known = msgspec.structs.asdict(old)
     for name, value in values.items():
         if name == "text_commands":
             value = _ALL_OR_NONE.get(str(value).lower(), value)
+        if "dict" in Settings.__annotations__[name]:
+            value = _pairs(value)
+            if name == "prices" and isinstance(value, dict):
+                value = {model: read_price(price) for model, price in value.items()}
         try:
             known[name] = msgspec.convert({name: value}, Settings, strict=False)
             known[name] = getattr(known[name], name)

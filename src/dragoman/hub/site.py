@@ -107,6 +107,8 @@ class Site:
             tenant = await authenticate(self._hub, header, path)
             if path.startswith(AGENTS_PATH):
                 return await self._agent(exchange, tenant)
+            if route is None or not route.streams or route.method == "GET":
+                await self._hub.admission.admit_read(tenant)  # what starts a request counts as such
         if found is None:
             raise NotFound(f"there is nothing at {path[:200]}")
         if route is None:
@@ -139,6 +141,8 @@ class Site:
         id, _, rest = exchange.path.removeprefix(AGENTS_PATH).partition("/")
         found = await self._hub.catalogue.find(tenant.id, id)
         asks_card = exchange.method in ("GET", "HEAD") and "card" in exchange.path
+        if asks_card:
+            await self._hub.admission.admit_read(tenant)  # calls of A2A count where they are answered
         if not id or (found is None and asks_card) or (self._strict and rest not in ("", _CARD)):
             raise NotFound(f"there is no agent {id[:80]!r}" if not found else "there is nothing at this path")
         card = self._hub.programs.card(found, id)

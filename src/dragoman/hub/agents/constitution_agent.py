@@ -36,6 +36,7 @@ from dragoman.hub.models.model import (
     traits_of,
     without_images,
 )
+from dragoman.hub.models.prices import Prices
 from dragoman.hub.quote import flatten
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
@@ -72,6 +73,7 @@ class ConstitutionTurn:
             turn=turn,
             writer=self._writer,
             budget=Budget(self._c.budget, _int(given, "budget")),
+            prices=agent.prices,
             conversation=_int(given, "conversation_id"),
             depth=mail.depth,
             stream_id=stream_id,
@@ -407,8 +409,10 @@ class ConstitutionAgent:
         pictures: Pictures | None = None,
         version: str = "",
         native: bool = False,
+        prices: Prices | None = None,
     ) -> None:
         self.id, self.constitution, self.model = id, constitution, model
+        self.prices = prices or Prices()
         self.tools = tuple(tools)
         self.names = tuple(name for tool in tools for name in tool.names)
         self.history, self.pictures, self.native = history, pictures, native

@@ -24,11 +24,24 @@ from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.agents.constitution import ID, TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.agents.constitution_agent import check_message
 from dragoman.hub.metadata import AGENT_VERSION, VIA
-from dragoman.hub.models.model import Model, ModelError, ModelEvent, ModelTraits, Prompt, traits_of
+from dragoman.hub.models.model import (
+    Delta,
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelTraits,
+    Prompt,
+    Usage,
+    estimate,
+    traits_of,
+)
+from dragoman.hub.models.names import ModelNames
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import Requests
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.tenants.admission import Quotas
+from dragoman.hub.tenants.budgets import EXHAUSTED, NO_PRICE, Budgets
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
@@ -206,23 +219,66 @@ def on_behalf_of(tenant: Tenant) -> Iterator[None]:
 
 
 class StoppableModel:
-    """A `Model` that stops when its tenant is disabled or has a new token."""
+    """The `Model` of all tenants. It stops when its tenant is disabled or has a new token.
 
-    def __init__(self, model: Model, tenants: Tenants) -> None:
+    It calls only models that the tenant may name, and none when a budget of the tenant is used up. Each call counts against the
+    budgets when it ends, also one that was interrupted.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tenants: Tenants,
+        *,
+        names: ModelNames | None = None,
+        policies: Policies | None = None,
+        budgets: Budgets | None = None,
+    ) -> None:
         self._model, self._tenants = model, tenants
+        self._names, self._policies, self._budgets = names or ModelNames(), policies, budgets
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         await self._check()
-        looked = time.monotonic()
-        async with aclosing(cast(Any, self._model.respond(prompt))) as events:
-            async for event in events:
-                if (now := time.monotonic()) - looked > _CHECK_SECONDS:
-                    looked = now
-                    await self._check()
-                yield event
+        await self._check_policy(prompt.model)
+        prompt = replace(prompt, model=self._names.resolve(prompt.model))
+        looked, written, usage = time.monotonic(), 0, Usage()
+        try:
+            async with aclosing(cast(Any, self._model.respond(prompt))) as events:
+                async for event in events:
+                    if isinstance(event, Delta):
+                        written += len(event.text)
+                    elif isinstance(event, Usage):
+                        usage = event
+                    if (now := time.monotonic()) - looked > _CHECK_SECONDS:
+                        looked = now
+                        await self._check()
+                    yield event
+        finally:
+            if not usage.total and written:
+                usage = estimate(prompt, written)
+            if (tenant := _tenant.get(None)) is not None and self._budgets is not None:
+                await self._budgets.spend(tenant.id, traits_of(self._model, prompt.model).name, usage)
 
     def traits(self, name: str) -> ModelTraits:
-        return traits_of(self._model, name)
+        return traits_of(self._model, self._names.resolve(name))
+
+    async def _check_policy(self, name: str) -> None:
+        """Raises `ModelError` for a model that the tenant may not name, and when a budget is used up."""
+        tenant = _tenant.get(None)
+        if tenant is None or self._policies is None:
+            return
+        if why := self._names.refusal(await self._policies.of(tenant.id), name):
+            raise ModelError("model_not_allowed", f"the model of this agent {why}")
+        if self._budgets is None:
+            return
+        budget, why = await self._budgets.refusal(tenant.id)
+        if budget:
+            raise ModelError(EXHAUSTED, why)
+        model = self.traits(name).name
+        if await self._budgets.lacks_price(tenant.id, model):
+            raise ModelError(
+                NO_PRICE, f"the price of {model[:80]!r} is not in the settings of the hub, which limits money"
+            )
 
     async def _check(self) -> None:
         began = _tenant.get(None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.hub.api.agents import wanted_days
+from dragoman.hub.api.agents import describe_policy, wanted_days
 from dragoman.hub.api.routes import ADMIN, ApiRequest, Natural, Route, RouteList, page
 from dragoman.hub.hub import Hub
+from dragoman.hub.tenants.policy import Policy
 
 
 class NewTenant(Struct):
@@ -21,6 +23,14 @@ class TenantChange(Struct, forbid_unknown_fields=True):
     disabled: bool | UnsetType = UNSET
     max_concurrent: Natural | UnsetType | None = UNSET
     rate_per_min: Natural | UnsetType | None = UNSET
+
+
+PolicyChange = msgspec.defstruct(
+    "PolicyChange",
+    [(field.name, field.type | None, None) for field in msgspec.structs.fields(Policy)],
+    module=__name__,
+)
+"""The members of a policy, each of which may be absent or null."""
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -62,6 +72,25 @@ def routes(hub: Hub) -> list[Route]:
         tenant, token = await tenants.rotate(await tenants.find(request.path["id"]))
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
+
+    own = f"{one}/policy"
+
+    @api.add("GET", "/v1/admin/policy", "The policy of the hub: what a tenant may use and store.")
+    async def hub_policy(request: ApiRequest) -> Any:
+        return {"policy": hub.database.policy}
+
+    @api.add("GET", own, "The policy of a tenant, what differs from that of the hub, and what it uses.")
+    async def get_policy(request: ApiRequest) -> Any:
+        tenant = await tenants.find(request.path["id"])
+        return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
+
+    policy_summary = "Change what a tenant may use and store. Null: as the hub says."
+
+    @api.add("PATCH", own, policy_summary, body=PolicyChange)
+    async def change_policy(request: ApiRequest) -> Any:
+        tenant = await tenants.find(request.path["id"])
+        await hub.policies.change(tenant.id, await request.json(dict[str, Any]))
+        return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
 
     days = {"days": "The last days, today included: 30, at most 366."}
 

@@ -69,7 +69,7 @@ def routes(hub: Hub) -> list[Route]:
     )
     async def validate(request: ApiRequest) -> Any:
         try:
-            read = catalogue.read_inline(await request.json(dict[str, Any]))
+            read = await catalogue.read_inline(request.tenant.id, await request.json(dict[str, Any]))
         except InvalidParams as error:
             wrong = [{"field": field, "reason": why} for field, why in error.fields]
             return {"ok": False, "error": error.message, "fields": wrong}
@@ -81,11 +81,24 @@ def routes(hub: Hub) -> list[Route]:
     async def usage(request: ApiRequest) -> Any:
         return page("usage", await hub.usages.since(wanted_days(request), request.tenant.id))
 
+    @api.add("GET", "/v1/policy", "What this tenant may use and store, and what it uses.")
+    async def policy(request: ApiRequest) -> Any:
+        return await describe_policy(hub, request.tenant.id)
+
     @api.add("GET", "/v1/constitution.schema.json", "The JSON Schema of a constitution.", access=ANYBODY)
     async def describe(request: ApiRequest) -> Any:
         return schema()
 
     return api
+
+
+async def describe_policy(hub: Hub, tenant: int) -> dict[str, Any]:
+    """The policy of a tenant, what it used today, and how much it stores."""
+    return {
+        "policy": await hub.policies.of(tenant),
+        "today": await hub.spending.today(tenant),
+        "stored": await hub.policies.stored(tenant),
+    }
 
 
 def wanted_days(request: ApiRequest) -> int:

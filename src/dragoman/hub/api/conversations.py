@@ -51,7 +51,7 @@ def routes(hub: Hub) -> list[Route]:
         body = await request.json(NewConversation)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
-            constitution = hub.catalogue.read_inline(body.agent_def, agent)
+            constitution = await hub.catalogue.read_inline(request.tenant.id, body.agent_def, agent)
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")
             agent = constitution.id

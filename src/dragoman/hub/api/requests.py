@@ -29,11 +29,13 @@ from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.ask import respond
-from dragoman.hub.models.model import Model
+from dragoman.hub.models.model import Model, traits_of
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
+from dragoman.model.ops import Scope
+from dragoman.model.usage import TokenUsage
 
 MAX_KEY_CHARACTERS = 256
 MAX_EVENT_TYPE_CHARACTERS = 256
@@ -157,6 +159,9 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
         for name in ("advisor_model", "original_task", "terminating_text"):
             if not getattr(check, name).strip():
                 raise InvalidParams(f"{name} is empty", fields=((name, "is empty"),))
+        policy = await hub.policies.of(request.tenant.id)
+        if why := hub.model_names.refusal(policy, check.advisor_model):
+            raise InvalidParams(f"advisor_model {why}", fields=(("advisor_model", why),))
         advisor = Advisor(model=check.advisor_model, mode="gate", prompt=check.prompt)
         calls = [check.tool_summary] if check.tool_summary else []
         prompt = gate_prompt(advisor, check.original_task, check.terminating_text, calls)
@@ -165,6 +170,17 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
                 reply = await respond(model, prompt)
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
+        if reply.usage.total:
+            name, prices = traits_of(model, check.advisor_model).name, hub.budgets.prices
+            cost = prices.cost(name, reply.usage)
+            used = TokenUsage(
+                model=name,
+                input_tokens=reply.usage.input_tokens,
+                output_tokens=reply.usage.output_tokens,
+                cost=cost,
+                currency=prices.currency if cost else "",
+            )
+            hub.usages.add(Scope(request.tenant.key, "", request.tenant.key), used)
         verdict = read_verdict(reply.text, advisor)
         if reply.error:
             verdict = Verdict(signal=HALT, text=reply.error, malformed=True)
@@ -196,7 +212,8 @@ async def start_request(
     name = names.pop() if names else INDEX_ID
     inline = None
     if body.agent_def is not None:
-        inline = hub.catalogue.read_inline(body.agent_def, name if name != INDEX_ID else "")
+        given_id = name if name != INDEX_ID else ""
+        inline = await hub.catalogue.read_inline(tenant.id, body.agent_def, given_id)
         name = inline.id
     elif await hub.catalogue.find(tenant.id, name) is None:
         raise NotFound(f"there is no agent {name[:80]!r}")

@@ -1,5 +1,5 @@
 """Deletes what finished long ago, in batches: first it stores answers in their conversations, then it deletes tasks, requests
-without a task, and inline agents without a request.
+without a task, and inline agents without a request. A request that has waited for an answer for as long is canceled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Retention:
         for _, tenant, asked in old:
             try:
                 if (known := await hub.tenants.current(tenant)) is not None:
-                    await hub.snapshot(known, asked)
+                    snapshot = await hub.snapshot(known, asked)
+                    if snapshot.state.interrupted and snapshot.status.timestamp < timestamp(before):
+                        await hub.cancel(known, asked.request_id)
             except NotFound:
                 gone.append((tenant, asked.request_id, asked.agent_id))
         if gone:

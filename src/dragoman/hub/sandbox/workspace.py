@@ -18,7 +18,8 @@ from pathlib import Path
 from dragoman.errors import InvalidParams
 from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
 from dragoman.hub.sandbox.run_as import RunAsUser
-from dragoman.hub.store.artifacts import QuotaExceeded, clean_path
+from dragoman.hub.store.artifacts import clean_path
+from dragoman.hub.tenants.policy import QuotaExceeded
 
 READ_LIMIT = 1 << 20
 _MIN_ENTRY_BYTES = 4096

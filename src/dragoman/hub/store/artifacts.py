@@ -18,6 +18,8 @@ from msgspec import Struct
 from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
 from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
 from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.tenants.policy import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,6 @@ FILE_LIMIT = 1 << 20
 UPLOAD_LIMIT = 50 << 20
 """Bytes of a file that comes in pieces."""
 CONVERSATION_LIMIT = 50 << 20
-TENANT_LIMIT = 500 << 20
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
@@ -38,11 +39,8 @@ _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at
 _RESERVE = "insert into unused_blobs (key, at) values (?, ?)"
 _USE = "delete from unused_blobs where key = ?"
 _CONTENT = "select content, blob from artifacts where tenant_id = ? and id = ?"
+_COUNT = "select count(*) from artifacts where tenant_id = ?"
 _DELETE = "delete from artifacts where tenant_id = ? and id = ?"
-
-
-class QuotaExceeded(A2AError):
-    reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
@@ -91,8 +89,9 @@ class Artifacts:
         *,
         file_limit: int = FILE_LIMIT,
         conversation_limit: int = CONVERSATION_LIMIT,
-        tenant_limit: int = TENANT_LIMIT,
+        tenant_limit: int | None = None,
     ) -> None:
+        """`tenant_limit`: instead of the policy's."""
         self._db, self._blobs = database, blobs
         self._limits = file_limit, conversation_limit, tenant_limit
 
@@ -205,15 +204,22 @@ class Artifacts:
                 (tenant, conversation, path),
             )
             more = size - (old["size"] if old else 0)
+            policy = await policy_of(self._db, db, tenant)
+            if old is None:
+                await check_room(db, policy.max_artifacts, _COUNT, (tenant,), "files")
+            room = policy.max_artifact_mb << 20 if of_tenant is None else of_tenant
             for limit, where, values in (
                 (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
-                (of_tenant, "tenant_id = ?", (tenant,)),
+                (room, "tenant_id = ?", (tenant,)),
             ):
                 used = (await db.one(f"select coalesce(sum(size), 0) from artifacts where {where}", values))[
                     0
                 ]
-                if used + more > limit:
-                    raise QuotaExceeded(f"no room for {path}: {used} of {limit} bytes are used")
+                if limit and used + more > limit:
+                    raise QuotaExceeded(
+                        f"no room for {path}: {used} of {limit} bytes are used",
+                        metadata={"reason": "storage_limit"},
+                    )
             await db.change(
                 "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, blob, created_at, "
                 "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "

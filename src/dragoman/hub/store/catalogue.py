@@ -7,7 +7,7 @@ old ones. Every tenant has `index` and the agents that are code, and cannot chan
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,13 +17,17 @@ from dragoman.agent.agent import Agent
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
 from dragoman.hub.errors import Conflict, NotFound
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Row, Transaction, Work
+from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.model.card import AgentCard
 
-MAX_AGENTS = 200
-"""How many agents a tenant may have. The prompt of `index` lists all of them."""
-MAX_VERSIONS = 200
-"""Versions of an agent that are listed."""
+MAX_LISTED_AGENTS = 1000
+MAX_LISTED_VERSIONS = 200
+_STARTING_SECONDS = 60
+"""For so long, the request that an inline version came with may not be stored yet."""
+VERSIONS_FACTOR = 20
+"""A tenant may store so many times as many versions of all its agents as of one."""
 
 _ENTRY = """
 select agents.agent_id, agents.version, document, created_at, updated_at from agents
@@ -64,6 +68,28 @@ delete from agent_versions where (tenant_id, agent_id, version) in (
     ) limit ?2
 )
 """
+_SAME = """
+update agent_versions set at = ? where tenant_id = ? and agent_id = ? and inline = 1 and document = ? returning version
+"""
+_COUNT_VERSIONS = "select count(*) from agent_versions where tenant_id = ?"
+_PRUNE = """
+delete from agent_versions where tenant_id = ?1 and agent_id = ?2 and inline = 0 and version < coalesce((
+    select version from agent_versions where tenant_id = ?1 and agent_id = ?2 and inline = 0
+    order by version desc limit 1 offset ?3
+), 0)
+and not exists (select 1 from agents where tenant_id = ?1 and agent_id = ?2 and agents.version = agent_versions.version)
+and not exists (
+    select 1 from requests where tenant_id = ?1 and agent_id = ?2
+    and (requests.version = agent_versions.version or requests.version is null)
+)
+"""
+_DELETE_RELEASED = """
+delete from agent_versions where tenant_id = ?1 and inline = 1 and at < ?2
+and not exists (
+    select 1 from requests where tenant_id = ?1 and agent_id = agent_versions.agent_id
+    and (version = agent_versions.version or version is null)
+)
+"""
 _DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
 
 
@@ -94,11 +120,22 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True):
         return out
 
 
+Check = Callable[[int, Constitution], Awaitable[None]]
+
+
 class Catalogue:
     def __init__(
-        self, database: Database, code: Sequence[Agent] = (), *, index: Constitution = INDEX
+        self,
+        database: Database,
+        code: Sequence[Agent] = (),
+        *,
+        index: Constitution = INDEX,
+        check: Check | None = None,
     ) -> None:
-        self._db = database
+        """`check` raises `InvalidParams` for an agent that a tenant may not have."""
+        self._db, self._check_policy = database, check
+        self.release_versions: Callable[[int], Awaitable[int]] | None = None
+        """Marks old requests of a tenant that have ended, so that their versions can go. Returns how many."""
         self.index = CatalogueEntry(id=INDEX_ID, constitution=index)
         self.code = {agent.id: agent for agent in code}
         if len(self.code) != len(code) or INDEX_ID in self.code:
@@ -122,7 +159,9 @@ class Catalogue:
         row = await self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
-    async def versions(self, tenant: int, agent: str, limit: int = MAX_VERSIONS) -> list[dict[str, int]]:
+    async def versions(
+        self, tenant: int, agent: str, limit: int = MAX_LISTED_VERSIONS
+    ) -> list[dict[str, int]]:
         """The stored versions of a constitution and when each was made, newest first."""
         rows = await self._db.all(_VERSIONS, (tenant, agent, limit))
         return [{"version": row["version"], "created_at": row["at"]} for row in rows]
@@ -133,7 +172,7 @@ class Catalogue:
             return True
         return await self._db.look_up(_EVER, (tenant, agent)) is not None
 
-    async def list(self, tenant: int, limit: int = MAX_AGENTS) -> list[CatalogueEntry]:
+    async def list(self, tenant: int, limit: int = MAX_LISTED_AGENTS) -> list[CatalogueEntry]:
         """`index`, then the latest changed first."""
 
         async def read(db: Transaction) -> list[CatalogueEntry]:
@@ -155,14 +194,15 @@ class Catalogue:
     async def create(self, tenant: int, document: Any) -> CatalogueEntry:
         """Raises `InvalidParams` and `Conflict`."""
         constitution = self._read(document)
+        await self._check_allowed(tenant, constitution)
 
         async def create(db: Transaction) -> CatalogueEntry:
             if (row := await db.one(_ONE, (tenant, constitution.id))) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
-            await _check_room(db, tenant)
-            return await _put(db, tenant, constitution)
+            await self._check_agents(db, tenant)
+            return await self._put(db, tenant, constitution)
 
-        return await self._db.run(create, tenant=tenant)
+        return await self._run(create, tenant)
 
     async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> CatalogueEntry:
         """Replace a whole constitution; `make`: or create it. Raises `NotFound`, `Conflict`."""
@@ -170,15 +210,16 @@ class Catalogue:
         if constitution.id != agent:
             why = f"differs from {agent!r}, which the address says"
             raise InvalidParams(f"the id of an agent does not change: it {why}", fields=(("id", why),))
+        await self._check_allowed(tenant, constitution)
 
         async def replace(db: Transaction) -> CatalogueEntry:
             if await db.one(_ONE, (tenant, agent)) is None:
                 if not make:
                     raise NotFound(f"there is no agent {agent!r}")
-                await _check_room(db, tenant)
-            return await _put(db, tenant, constitution)
+                await self._check_agents(db, tenant)
+            return await self._put(db, tenant, constitution)
 
-        return await self._db.run(replace, tenant=tenant)
+        return await self._run(replace, tenant)
 
     async def delete(self, tenant: int, agent: str) -> None:
         """Raises `NotFound`. Running tasks continue."""
@@ -187,15 +228,70 @@ class Catalogue:
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
-    def read_inline(self, document: Any, id: str = "") -> Constitution:
+    async def read_inline(self, tenant: int, document: Any, id: str = "") -> Constitution:
         """Read an agent that comes with a request or a conversation. Raises `InvalidParams`."""
         constitution = read(document, id=id)
         self._check(constitution.id)
+        await self._check_allowed(tenant, constitution)
         return constitution
 
+    async def _check_allowed(self, tenant: int, constitution: Constitution) -> None:
+        if self._check_policy is not None:
+            await self._check_policy(tenant, constitution)
+
     async def store_inline(self, tenant: int, constitution: Constitution) -> CatalogueEntry:
-        """Store an agent that comes with a request, for this request alone."""
-        return await self._db.run(lambda db: _keep(db, tenant, constitution, inline=True), tenant=tenant)
+        """Store an agent that comes with a request. The same document is stored once. Raises `QuotaExceeded`."""
+
+        async def store(db: Transaction) -> CatalogueEntry:
+            known = await db.one(
+                _SAME, (now := int(time.time()), tenant, constitution.id, _encode(constitution))
+            )
+            if known is not None:
+                return CatalogueEntry(
+                    id=constitution.id,
+                    constitution=constitution,
+                    version=known["version"],
+                    created_at=now,
+                    updated_at=now,
+                )
+            return await self._keep(db, tenant, constitution, inline=True)
+
+        return await self._run(store, tenant)
+
+    async def _run(self, work: Work[CatalogueEntry], tenant: int) -> CatalogueEntry:
+        """Run `work`; if the tenant stores too many versions, once more after those of ended requests are deleted."""
+        try:
+            return await self._db.run(work, tenant=tenant)
+        except QuotaExceeded:
+            if self.release_versions is None or not await self.release_versions(tenant):
+                raise
+            await self._db.change(_DELETE_RELEASED, (tenant, int(time.time()) - _STARTING_SECONDS))
+            return await self._db.run(work, tenant=tenant)
+
+    async def _check_agents(self, db: Transaction, tenant: int) -> None:
+        most = (await policy_of(self._db, db, tenant)).max_agents
+        await check_room(db, most, _COUNT, (tenant,), "agents")
+
+    async def _keep(
+        self, db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
+    ) -> CatalogueEntry:
+        """Store a version, and delete old ones that no request uses."""
+        most = (await policy_of(self._db, db, tenant)).max_versions
+        if most:
+            await db.change(_PRUNE, (tenant, constitution.id, max(0, most - 2)))
+            what = "versions of agents, which requests still use,"
+            await check_room(db, most * VERSIONS_FACTOR, _COUNT_VERSIONS, (tenant,), what)
+        version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
+        now = int(time.time())
+        await db.change(_KEEP, (tenant, constitution.id, version, inline, _encode(constitution), now))
+        return CatalogueEntry(
+            id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
+        )
+
+    async def _put(self, db: Transaction, tenant: int, constitution: Constitution) -> CatalogueEntry:
+        stored = await self._keep(db, tenant, constitution)
+        await db.change(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
+        return _entry(await db.one(_ONE, (tenant, stored.id)))
 
     async def delete_unused(self, before: int, limit: int) -> int:
         """Delete versions that no stored request uses: inline ones from before a time, and those replaced before it. Returns
@@ -216,27 +312,8 @@ class Catalogue:
             raise InvalidParams(f"agent {agent!r} is {kind} and cannot be changed", fields=(("id", kind),))
 
 
-async def _check_room(db: Transaction, tenant: int) -> None:
-    if (await db.one(_COUNT, (tenant,)))[0] >= MAX_AGENTS:
-        raise Conflict(f"a tenant has at most {MAX_AGENTS} agents: delete one first")
-
-
-async def _keep(
-    db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
-) -> CatalogueEntry:
-    version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
-    now = int(time.time())
-    text = msgspec.json.encode(constitution).decode()
-    await db.change(_KEEP, (tenant, constitution.id, version, inline, text, now))
-    return CatalogueEntry(
-        id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
-    )
-
-
-async def _put(db: Transaction, tenant: int, constitution: Constitution) -> CatalogueEntry:
-    stored = await _keep(db, tenant, constitution)
-    await db.change(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
-    return _entry(await db.one(_ONE, (tenant, stored.id)))
+def _encode(constitution: Constitution) -> str:
+    return msgspec.json.encode(constitution).decode()
 
 
 def _entry(row: Row) -> CatalogueEntry:

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from dragoman.hub.errors import NotFound
 from dragoman.hub.store.database import Database, MissingReference, Row, Transaction
+from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.tenants.policy import QuotaExceeded
 
 MAX_REPLAYED_MESSAGES = 100
 """Earlier messages in a prompt."""
@@ -36,6 +38,9 @@ _CHANGE = """
 update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
 where tenant_id = ? and id = ?
 """
+_COUNT_ALL = "select count(*) from conversations where tenant_id = ?"
+_TENANT = "select tenant_id from conversations where id = ?"
+_SIZE = "select count(*), coalesce(sum(length(content)), 0) from messages where conversation_id = ?"
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
 _SAY = """
@@ -108,10 +113,13 @@ class Conversations:
     async def create(
         self, tenant: int, *, title: str = "", agent: str = "index", agent_def: Any = None
     ) -> Conversation:
+        """Raises `QuotaExceeded`."""
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
 
         async def create(db: Transaction) -> Conversation:
+            most = (await policy_of(self._db, db, tenant)).max_conversations
+            await check_room(db, most, _COUNT_ALL, (tenant,), "conversations")
             row = await db.one(_NEW, (tenant, title, agent, text, now, now))
             return _conversation(await db.one(_ONE, (tenant, row["id"])))
 
@@ -146,10 +154,11 @@ class Conversations:
     # -- messages ----------------------------------------------------------------------------------------------
 
     async def add_question(self, conversation: int, request: str, text: str) -> None:
-        """Store a user's message before its request starts. Raises `NotFound`."""
+        """Store a user's message before its request starts. Raises `NotFound`, and `QuotaExceeded`."""
         now = int(time.time())
 
         async def say(db: Transaction) -> None:
+            await self._check_messages(db, conversation, text)
             await db.change(_SAY, (conversation, "user", text, 0, 0, now, request))
             await db.change(_TOUCH, (now, conversation))
 
@@ -157,6 +166,23 @@ class Conversations:
             await self._db.run(say)
         except MissingReference:  # the conversation was deleted
             raise NotFound(f"there is no conversation {conversation}") from None
+
+    async def _check_messages(self, db: Transaction, conversation: int, text: str) -> None:
+        row = await db.one(_TENANT, (conversation,))
+        if row is None:
+            return
+        policy = await policy_of(self._db, db, row["tenant_id"])
+        found = await db.one(_SIZE, (conversation,))
+        room = policy.max_conversation_mb << 20
+        if policy.max_messages and found[0] >= policy.max_messages:
+            why = f"has {found[0]} messages, and may have {policy.max_messages}"
+        elif room and found[1] + len(text) > room:
+            why = f"has {found[1]} characters, and no room for {len(text)} more: it may have {room}"
+        else:
+            return
+        raise QuotaExceeded(
+            f"conversation {conversation} {why}: begin another one", metadata={"reason": "storage_limit"}
+        )
 
     async def remove_question(self, request: str) -> None:
         """Remove the message of a refused request."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dragoman.errors import InvalidParams
+from dragoman.hub.tenants.policy import Policy
 
 T = TypeVar("T")
 
@@ -89,8 +90,10 @@ class Tables(Protocol):
 
 
 class Database:
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, policy: Policy | None = None) -> None:
+        """`policy`: what tenants may use and store that have no policy of their own."""
         self.tables = tables
+        self.policy = policy or Policy()
 
     async def open(self) -> Database:
         await self.tables.open()
@@ -146,14 +149,14 @@ class Database:
         return await self.tables.version()
 
 
-def open_database(where: str | Path, folder: Path | None = None) -> Database:
+def open_database(where: str | Path, folder: Path | None = None, *, policy: Policy | None = None) -> Database:
     """The tables of a hub: in the database at a `postgresql:` URL, or in `hub.db` in a folder. `memory:` is a temporary file."""
     if str(where).startswith(("postgresql:", "postgres:")):
         from dragoman.hub.store.postgres import PostgresTables
 
-        return Database(PostgresTables(str(where)))
+        return Database(PostgresTables(str(where)), policy)
     from dragoman.hub.store.sqlite import SqliteTables
 
     if str(where) == "memory:":
-        return Database(SqliteTables(":memory:"))
-    return Database(SqliteTables(where if folder is None else folder / "hub.db"))
+        return Database(SqliteTables(":memory:"), policy)
+    return Database(SqliteTables(where if folder is None else folder / "hub.db"), policy)

@@ -21,9 +21,15 @@ from dragoman.hub.store.memory_search import (
     entry_of,
     recall,
 )
+from dragoman.hub.store.policies import check_room, policy_of
 
 CONTENT_LIMIT = 64 * 1024
 MAX_TAGS = 32
+RELATIONS_PER_ENTRY = 4
+"""A tenant may have so many times as many relations as entries."""
+
+_COUNT = "select count(*) from memories where tenant_id = ?"
+_COUNT_RELATIONS = "select count(*) from relations where tenant_id = ?"
 
 
 class RelationExists(A2AError):
@@ -59,12 +65,14 @@ class Memories:
         at: int | None = None,
         once: str = "",
     ) -> MemoryEntry:
-        """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`."""
+        """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`, `QuotaExceeded`."""
         check(type, title, content, source, tags)
         tenant, now = int(tenant), int(time.time())
 
         async def work(db: Transaction) -> MemoryEntry:
             await _artifact(db, tenant, artifact_id)
+            most = (await policy_of(self._db, db, tenant)).max_memories
+            await check_room(db, most, _COUNT, (tenant,), "entries in its memory")
             entry = await db.one(
                 "insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, "
                 "valid_from, created_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *",
@@ -178,13 +186,14 @@ class Memories:
     async def relate(
         self, tenant: str | int, source: int, relation: str, target: int, *, once: str = ""
     ) -> Relation:
-        """Raises `InvalidParams`, and `RelationExists`."""
-        return await self._db.run_once(
-            once,
-            lambda db: _relate(db, int(tenant), source, relation, target),
-            Relation,
-            tenant=int(tenant),
-        )
+        """Raises `InvalidParams`, `RelationExists` and `QuotaExceeded`."""
+
+        async def work(db: Transaction) -> Relation:
+            most = (await policy_of(self._db, db, int(tenant))).max_memories * RELATIONS_PER_ENTRY
+            await check_room(db, most, _COUNT_RELATIONS, (int(tenant),), "relations in its memory")
+            return await _relate(db, int(tenant), source, relation, target)
+
+        return await self._db.run_once(once, work, Relation, tenant=int(tenant))
 
     async def relations(
         self,

@@ -24,6 +24,8 @@ _LIST = f"""
 select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 """
 _OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
+_WITH_VERSION = f"select {_FIELDS} from requests where tenant_id = ? and version > 0 order by n limit ?"
+_RELEASE = "update requests set version = 0 where tenant_id = ? and request_id = ? and agent_id = ?"
 _FORGET = "delete from requests where tenant_id = ?1 and request_id = ?2 and agent_id = ?3"
 _FORGET_KEY = "delete from idempotency_keys where tenant_id = ?1 and request_id = ?2"
 _FORGO = """
@@ -71,6 +73,19 @@ class Requests:
         """Newest first."""
         rows = await self._db.all(_LIST, (tenant, limit))
         return [_request(row) for row in rows]
+
+    async def with_version(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
+        """Requests that need a stored version of their agent, oldest first."""
+        rows = await self._db.all(_WITH_VERSION, (tenant, limit))
+        return [_request(row) for row in rows]
+
+    async def release_versions(self, tenant: int, requests: Sequence[StoredRequest]) -> None:
+        """Say that requests have ended, and need no version of their agent any more."""
+
+        async def release(db: Transaction) -> None:
+            await db.change_many(_RELEASE, [(tenant, each.request_id, each.agent_id) for each in requests])
+
+        await self._db.run(release, tenant=tenant)
 
     async def list_before(
         self, before: int, after: int, limit: int

@@ -17,9 +17,8 @@ from msgspec import Struct
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.schedules import run_times
 from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.policies import check_room, policy_of
 
-MAX_SCHEDULES = 200
-"""Schedules per tenant."""
 MAX_RUNS = 200
 """Stored runs per schedule."""
 ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "failed", "canceled"
@@ -173,8 +172,8 @@ class Schedules:
 
         async def add(db: Transaction) -> Schedule:
             now_valid = await _current(db, int(tenant), generation)
-            if (await db.one(_COUNT, (int(tenant),)))[0] >= MAX_SCHEDULES:
-                raise InvalidParams(f"a tenant has at most {MAX_SCHEDULES} schedules: delete one first")
+            most = (await policy_of(self._db, db, int(tenant))).max_schedules
+            await check_room(db, most, _COUNT, (int(tenant),), "schedules")
             what = (int(tenant), agent, conversation, message, phrase[:200], when.kind)
             values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
             return Schedule(**await db.one(_ADD, values))

@@ -9,9 +9,12 @@ import time
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.model.ids import timestamp
 
 MAX_BYTES = 4 << 20
+_COUNT = "select count(*) from scratchpads where tenant_id = ?"
+_BYTES = "select coalesce(sum(size), 0) from scratchpads where tenant_id = ?"
 SHARED = ""
 """The scope of the shared scratchpad."""
 
@@ -27,7 +30,7 @@ class Scratchpads:
         return row["content"] if row is not None else ""
 
     async def add(self, tenant: str | int, scope: str, text: str, *, once: str = "") -> None:
-        """Add a line with the time. Raises `InvalidParams` if the scratchpad is full."""
+        """Add a line with the time. Raises `InvalidParams` if the scratchpad is full, and `QuotaExceeded`."""
         line = f"[{timestamp()}] {text}\n"
         size = len(line.encode())
 
@@ -38,6 +41,11 @@ class Scratchpads:
             )
             if (row["size"] if row else 0) + size > MAX_BYTES:
                 raise InvalidParams(f"the scratchpad is full ({MAX_BYTES} bytes): clear it first")
+            policy = await policy_of(self._db, db, int(tenant))
+            if row is None:
+                await check_room(db, policy.max_scratchpads, _COUNT, (int(tenant),), "scratchpads")
+            room = policy.max_scratchpad_mb << 20
+            await check_room(db, room, _BYTES, (int(tenant),), "bytes in scratchpads", more=size)
             await db.change(
                 "insert into scratchpads (tenant_id, scope, content, size, updated_at) values (?, ?, ?, ?, ?) "
                 "on conflict (tenant_id, scope) do update set content = scratchpads.content || excluded.content, "

@@ -12,10 +12,12 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.policies import check_room, policy_of
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")
 MAX_SUBJECT_CHARACTERS = 200
+_COUNT = "select count(*) from todos where tenant_id = ?"
 
 
 class Todo(Struct, frozen=True, kw_only=True):
@@ -40,6 +42,8 @@ class Todos:
         _check(subject, description)
 
         async def work(db: Transaction) -> Todo:
+            most = (await policy_of(self._db, db, int(tenant))).max_todos
+            await check_room(db, most, _COUNT, (int(tenant),), "todos")
             row = await db.one(
                 "insert into todos (tenant_id, conversation_id, subject, description, created_at, updated_at) "
                 "values (?, ?, ?, ?, ?, ?) returning *",

@@ -33,7 +33,9 @@ from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import Database
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.tenants import Tenant, Tenants
+from dragoman.hub.tenants.budgets import Budgets
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota
@@ -81,28 +83,35 @@ class Quotas:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
         self._shared = shared
         self._running: dict[str, dict[Key, RunningTask]] = {}
-        self._buckets: dict[int, Bucket] = {}
+        self._buckets: dict[tuple[str, int], Bucket] = {}
 
     # -- rate --------------------------------------------------------------------------------------------------
 
     async def take_token(self, tenant: Tenant) -> None:
         """Count one request. Raises `RateLimited`."""
         rate = self.per_minute if tenant.per_minute is None else tenant.per_minute
+        if (wait := await self._take("hub rate", tenant, rate, self.burst or rate)) > 0:
+            raise _too_many(wait)
+
+    async def take_read(self, tenant: Tenant, per_minute: int) -> None:
+        """Count one request that starts nothing. Raises `RateLimited`."""
+        if (wait := await self._take("hub reads", tenant, per_minute, per_minute)) > 0:
+            raise _too_many(wait, "read_limit")
+
+    async def _take(self, what: str, tenant: Tenant, rate: int, burst: int) -> float:
+        """Take a token of a bucket. Returns 0, or the seconds until there is one."""
         if not rate:
-            return
-        room = float(self.burst or rate)
+            return 0.0
         if self._shared is not None:
-            wait = await self._shared.take(self._shared.key("hub rate", tenant.key), rate / 60, int(room))
-            if wait > 0:
-                raise _too_many(wait)
-            return
+            return await self._shared.take(self._shared.key(what, tenant.key), rate / 60, burst)
         now = time.monotonic()
-        bucket = self._buckets.setdefault(tenant.id, Bucket(room, now))
-        bucket.left = min(room, bucket.left + (now - bucket.at) * rate / 60)
+        bucket = self._buckets.setdefault((what, tenant.id), Bucket(burst, now))
+        bucket.left = min(burst, bucket.left + (now - bucket.at) * rate / 60)
         bucket.at = now
         if bucket.left < 1:
-            raise _too_many((1 - bucket.left) * 60 / rate)
+            return (1 - bucket.left) * 60 / rate
         bucket.left -= 1
+        return 0.0
 
     # -- concurrency ----------------------------------------------------------------------------------------------
 
@@ -187,11 +196,27 @@ class Admission:
         catalogue: Catalogue,
         quotas: Quotas,
         metrics: HubMetrics,
+        budgets: Budgets | None = None,
+        policies: Policies | None = None,
         *,
         starts: Callable[[Scope, str], bool],
     ) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
-        self._starts = starts
+        self._budgets, self._policies, self._starts = budgets, policies, starts
+
+    async def _check_budget(self, tenant: Tenant) -> None:
+        if self._budgets is not None:
+            await self._budgets.check(tenant.id)
+
+    async def admit_read(self, tenant: Tenant) -> None:
+        """Count a request that starts nothing. Raises `RateLimited`."""
+        if self._policies is None:
+            return
+        try:
+            await self._quotas.take_read(tenant, (await self._policies.of(tenant.id)).reads_per_min)
+        except RateLimited as error:
+            self._metrics.limited(tenant, error.metadata["reason"])
+            raise
 
     @asynccontextmanager
     async def admit_call(self, tenant: Tenant, route: str) -> AsyncIterator[None]:
@@ -199,6 +224,7 @@ class Admission:
         id = secrets.token_hex(8)
         try:
             await self._quotas.take_token(tenant)
+            await self._check_budget(tenant)
             await self._quotas.reserve(tenant, "", id)
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
@@ -235,6 +261,7 @@ class Admission:
         message = replace(message, metadata=_foreign(message.metadata))
         try:
             await self._quotas.take_token(tenant)
+            await self._check_budget(tenant)
             if not message.task_id or call.names_tasks:
                 message = _named(message)
                 call = replace(call, names_tasks=True)
@@ -254,10 +281,8 @@ class Admission:
             self._quotas.release(tenant.key, agent, message.task_id, starts=starts)
 
 
-def _too_many(seconds: float) -> RateLimited:
-    return RateLimited(
-        "too many requests; try again later", metadata={"reason": "rate_limit"}, retry_after=seconds
-    )
+def _too_many(seconds: float, reason: str = "rate_limit") -> RateLimited:
+    return RateLimited("too many requests; try again later", metadata={"reason": reason}, retry_after=seconds)
 
 
 def _named(message: Message) -> Message:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.quote import flatten
-from dragoman.hub.tools.tool import Command, Session
+from dragoman.hub.tools.tool import Allows, Command, Session, allow_all
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
 
 BROWSER = "playwright"
@@ -93,6 +93,8 @@ class McpServers:
 
     def __init__(self, servers: dict[str, McpServer], *, idle: float = IDLE_SECONDS) -> None:
         self._servers, self._pool = dict(servers), McpPool(idle=idle)
+        self.allows: Allows = allow_all
+        """Which server a tenant sees. For it, the others do not exist."""
         self._changes = 0
         self._changed: dict[str, int] = {}
         """The number of the change that a server came with. A connection belongs to it; that of an earlier one idles out."""
@@ -111,6 +113,10 @@ class McpServers:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._servers)
+
+    async def visible(self, tenant: str) -> tuple[str, ...]:
+        """The servers that a tenant sees."""
+        return tuple([name for name in self._servers if await self.allows(tenant, name)])
 
     async def tools(self, tenant: str, name: str) -> list[McpTool]:
         """Raises `A2AError`."""
@@ -133,8 +139,8 @@ class McpServers:
 
     async def _connection(self, tenant: str, name: str) -> McpConnection:
         server = self._servers.get(name)
-        if server is None:
-            known = ", ".join(self._servers) or "none"
+        if server is None or not await self.allows(tenant, name):
+            known = ", ".join(await self.visible(tenant)) or "none"
             raise InvalidParams(f"no MCP server {name[:80]!r} configured. Available: {known}")
         return await self._pool.connect((tenant, name, self._changed.get(name, 0)), name, server)
 
@@ -171,7 +177,7 @@ class McpCommand:
             return False
 
     async def run(self, command: Command, session: Session) -> str:
-        if self._servers is None or not self._servers.names:
+        if self._servers is None or not await self._servers.visible(session.tenant):
             return "ERR: this hub has no MCP servers"
         verb, _, rest = command.args.partition(" ")
         if verb == "tools":
@@ -186,7 +192,7 @@ class McpCommand:
 
     async def _tools(self, servers: McpServers, only: str, session: Session) -> str:
         lines = []
-        for name in (only,) if only else servers.names:
+        for name in (only,) if only else await servers.visible(session.tenant):
             try:
                 found = await servers.tools(session.tenant, name)
             except A2AError as error:

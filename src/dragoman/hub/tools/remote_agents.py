@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
 from dragoman.hub.quote import flatten
 from dragoman.hub.store.catalogue import Catalogue
-from dragoman.hub.tools.tool import Command, Session
+from dragoman.hub.tools.tool import Allows, Command, Session, allow_all
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
@@ -177,6 +177,8 @@ class RemoteAgents:
         self._known: dict[str, _Known] = {}
         self._opening: dict[str, asyncio.Task[_RemoteConnection]] = {}
         self._fetching: dict[str, asyncio.Task[_Known]] = {}
+        self.allows: Allows = allow_all
+        """Which remote a tenant sees. For it, the others do not exist."""
         self._outdated: set[asyncio.Task[_Known]] = set()
         """Fetches of agents that the registry has no longer, or differently."""
 
@@ -195,6 +197,10 @@ class RemoteAgents:
                     await (await asyncio.shield(opening)).replace()
         self.refresh()
 
+    async def visible(self, tenant: str) -> list[str]:
+        """The remotes that a tenant sees."""
+        return [name for name in self.agents if await self.allows(tenant, name)]
+
     # -- cards ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -205,17 +211,18 @@ class RemoteAgents:
             if (known is None or known.until < self._clock()) and (fetching is None or fetching.done()):
                 self._fetching[name] = asyncio.create_task(self._fetch(name))
 
-    def lines(self) -> list[str]:
-        """A line for each remote that is known, for the roster. It does not wait."""
+    def lines(self, names: Iterable[str] | None = None) -> list[str]:
+        """A line for each remote that is known, or each of `names`, for the roster. It does not wait."""
         self.refresh()
-        return [_line(name, self._known[name]) for name in self.agents if name in self._known]
+        wanted = self.agents if names is None else names
+        return [_line(name, self._known[name]) for name in wanted if name in self._known]
 
-    async def listed(self) -> list[str]:
-        """A line for each remote; waits for running fetches."""
+    async def listed(self, names: Iterable[str] | None = None) -> list[str]:
+        """A line for each remote, or each of `names`; waits for running fetches."""
         self.refresh()
         if self._fetching:
             await asyncio.wait(list(self._fetching.values()))
-        return [_line(name, self._known.get(name)) for name in self.agents]
+        return [_line(name, self._known.get(name)) for name in (self.agents if names is None else names)]
 
     async def card(self, name: str) -> AgentCard:
         """Raises `A2AError`."""
@@ -234,6 +241,8 @@ class RemoteAgents:
         if not name.startswith(PREFIX):
             raise Unavailable(f"there is no agent {name[:80]!r} here")
         name = name.removeprefix(PREFIX)
+        if scope.tenant and not await self.allows(scope.tenant, name):
+            raise _unknown(name)
         await self._connection(name)
         return _RemoteService(partial(self._connection, name), partial(self._missed, name)), Scope()
 
@@ -273,7 +282,7 @@ class RemoteAgents:
     def _remote(self, name: str) -> RemoteAgent:
         remote = self.agents.get(name)
         if remote is None:
-            raise InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
+            raise _unknown(name)
         return remote
 
     async def _connection(self, name: str) -> _RemoteConnection:
@@ -347,6 +356,10 @@ class RemoteAgents:
         return known
 
 
+def _unknown(name: str) -> InvalidParams:
+    return InvalidParams(f"no remote agent named {name[:80]!r} (try /a2a list)")
+
+
 def _anonymous(call: Call) -> Call:
     return replace(call, scope=Scope(), principal=Principal(), trace={})
 
@@ -397,7 +410,7 @@ class A2ATool:
         key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
         if key in record_of(turn).children or record_of(turn).steps.get(key) is not None:
             return True
-        if verb != "call" or self._remotes is None:
+        if verb != "call" or self._remotes is None or not await self._remotes.allows(session.tenant, name):
             return True
         if session.was_interrupted:
             task = await self._remotes.has(name, _message_id(session))
@@ -412,12 +425,15 @@ class A2ATool:
 
     async def run(self, command: Command, session: Session) -> str:
         remotes = self._remotes
-        if remotes is None or not remotes.agents:
+        seen = await remotes.visible(session.tenant) if remotes is not None else ()
+        if remotes is None or not seen:
             return "ERR: A2A unavailable: this hub has no remote agents"
         verb, _, rest = command.args.partition(" ")
         name, _, text = rest.strip().partition(" ")
         if verb == "list":
-            return "\n".join(await remotes.listed())
+            return "\n".join(await remotes.listed(seen))
+        if verb in ("card", "call") and name and name not in seen:
+            raise _unknown(name)
         if verb == "card" and name:
             return await self._card(remotes, name)
         if verb == "call" and name and text.strip():

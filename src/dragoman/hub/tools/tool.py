@@ -6,7 +6,7 @@ truncation, errors, the block around the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -15,9 +15,18 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.agents.constitution import Constitution, bundle_of
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.models.model import Usage
+from dragoman.hub.models.prices import Prices
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
 """Members of a usage that are reported only if they are set."""
+
+
+Allows = Callable[[str, str], Awaitable[bool]]
+"""Whether a tenant sees something that has a name."""
+
+
+async def allow_all(tenant: str, name: str) -> bool:
+    return True
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -58,6 +67,7 @@ class Session(Struct, kw_only=True):
     writer: HubEventWriter
     """Reports events while the command runs."""
     budget: Budget
+    prices: Prices = Prices()
     key: str = ""
     """Identifies the command within the turn, also after a restart."""
     conversation: int = 0
@@ -79,6 +89,8 @@ class Session(Struct, kw_only=True):
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cached_tokens=usage.cache_read_tokens,
+            cost=self.prices.cost(model, usage),
+            currency=self.prices.currency,
         )
         more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
         await self.writer.emit(
