@@ -331,7 +331,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
     "message_input._IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
-    "tenants._NAME": (("fullmatch", "", "a ", ""),),
+    "tokens.NAME": (("fullmatch", "", "a ", ""),),
     "mcp._ADDRESS": (("match", "", "a", ""),),
     "tools: [^A-Za-z0-9_-]": (("sub", "", "!", ""), ("sub", "", "a!", "")),
     "files: #(\\d{1,15})(?:\\s+via=mem:#?(\\d{1,15}))?": (

@@ -89,7 +89,9 @@ async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> N
         assert agents["echo"] == {"TASK_STATE_COMPLETED": 1} and "index" in agents
         entries = (await tenant.get("/audit"))["entries"]
         assert entries and {entry["tenant"] for entry in entries} == {"ada"}
-        assert {entry["principal"] for entry in entries} == {"ada"}, "people know a tenant by its name"
+        assert {entry["principal"] for entry in entries} == {"ada/default"}, (
+            "people know a tenant by its name"
+        )
 
 
 async def test_an_operator_finds_the_tasks_and_agents_of_a_tenant_by_its_name() -> None:
@@ -302,3 +304,50 @@ async def test_tokens_are_added_up_by_day_agent_and_model() -> None:
         (of_ada,) = await hub.usages.since(1, ada.id)
         assert (of_ada.calls, of_ada.input_tokens, of_ada.agent, of_ada.model) == (2, 12, "scout", "m")
         assert [each.input_tokens for each in await hub.usages.since(1)] == [12, 1]
+
+
+async def test_a_token_that_reads_changes_nothing_in_the_console() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, own = await hub.tenants.add("ada")
+        await send(app, own, "one")
+        _, secret = await hub.tenants.tokens.create(tenant.id, "watcher", "read", actor="test")
+        reader, manager = Operator(app, secret), Operator(app, own)
+        assert await texts(reader) == ["one"]
+        assert (await reader.get("/me"))["scope"] == "read"
+        key = (await reader.get("/tasks"))["tasks"][0]["key"]
+        for method, path in (
+            ("POST", f"/tasks/{key}/cancel"),
+            ("POST", f"/tasks/{key}/retry"),
+            ("POST", "/talk"),
+            ("POST", "/hub/tenants/ada/agents"),
+            ("POST", "/hub/tenants/ada/todos"),
+            ("GET", "/hub/tenants/ada/tokens"),
+        ):
+            answer = await reader(method, path, {})
+            assert answer.status == 403 and b"scope" in answer.body, (path, answer.body)
+        checked = await reader("POST", "/hub/tenants/ada/constitutions/validate", {})
+        assert checked.status == 200, "that stores nothing"
+        assert (await reader.get("/hub/tenants/ada/agents"))["agents"]
+        listed = await manager.get("/hub/tenants/ada/tokens")
+        assert [each["name"] for each in listed["tokens"]] == ["default", "watcher"]
+        assert (await manager.get("/hub/tenants/1/whoami"))["name"] == "default"
+
+
+async def test_a_session_ends_with_its_token_and_with_the_name_of_its_tenant() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, _own = await hub.tenants.add("ada")
+        for end in ("revoke", "expire", "rename"):
+            token, secret = await hub.tenants.tokens.create(
+                tenant.id, end, "read", expires_at=4_000_000_000, actor="test"
+            )
+            browser = Operator(app, "")
+            answer = await browser("POST", "/session", {"token": secret}, **OURS)
+            browser.cookie = answer.headers["set-cookie"].partition(";")[0]
+            assert (await browser("GET", "/me", **OURS)).status == 200
+            if end == "revoke":
+                await hub.tenants.tokens.revoke(tenant.id, token.id, actor="test")
+            elif end == "expire":
+                await hub.database.change("update tokens set expires_at = 1 where id = ?", (token.id,))
+            else:
+                await hub.rename_tenant(tenant, "eve")
+            assert (await browser("GET", "/me", **OURS)).status == 401, end

@@ -96,7 +96,7 @@ async def house(
     if url := _postgres(folder):
         settings["store"] = os.environ["DRAGOMAN_STORE"] = url  # the command line finds it there
     hub, app = application(
-        Settings(admin_token=ADMIN, drain=0.0, data=data, **settings),
+        Settings(**{"admin_token": ADMIN, "drain": 0.0, "data": data, **settings}),
         model=given,
         code=code,
         store="" if url or folder is not None else "memory:",

@@ -23,7 +23,7 @@ async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
 async def test_messages_of_a_tenant_are_audited_for_both_apis() -> None:
     async with house(["one", "two", "three"]) as hub:
         acme = await hub.tenant("acme")
-        key = acme.tenant.key
+        key = f"{acme.tenant.key}/default"
         await acme.rpc("index", "message/send", message("hello"))
         await acme.ask("hello")
         await acme.rpc("index", "tasks/cancel", {"id": "nobody's"})

@@ -10,10 +10,15 @@ import pytest
 
 import dragoman.hub
 from dragoman.errors import Unavailable
-from dragoman.hub.store.database import Database, MissingReference, Transaction, open_database
+from dragoman.hub.store.database import PACKAGE, Database, MissingReference, Transaction, open_database
 from dragoman.hub.store.sqlite import SqliteTables
 from dragoman.hub.store.tenants import Tenants
+from dragoman.hub.store.tokens import digest
+from dragoman.stores.common import missing, scripts
 from tests.hub.house import ON_POSTGRES, House, house
+
+TOKENS_SCRIPT = 5
+"""The number of the script that gave tenants several tokens."""
 
 
 async def fill(hub: House) -> None:
@@ -86,3 +91,30 @@ def test_all_sql_of_the_hub_is_in_its_store() -> None:
     for path in folder.rglob("*.py"):
         name = path.relative_to(folder).as_posix()
         assert name.startswith("store/") or not sql.search(path.read_text()), name
+
+
+async def test_tokens_of_an_older_database_stay_valid(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
+    for number, _, script in missing(scripts("sqlite", PACKAGE), 0):
+        if number < TOKENS_SCRIPT:
+            old.executescript(script)
+    old.execute(f"pragma user_version = {TOKENS_SCRIPT - 1}")
+    old.execute(
+        "insert into tenants (id, name, token_hash, generation, created_at) values (7, 'acme', ?, 3, 5)",
+        (digest("atr_old"),),
+    )
+    old.execute("insert into todos (tenant_id, subject, created_at, updated_at) values (7, 'kept', 0, 0)")
+    old.execute("insert into secrets (name, value) values ('admin', ?)", (digest("adm_old"),))
+    old.close()
+    database = await open_database(tmp_path / "hub.db").open()
+    tenants = Tenants(database)
+    acme = await tenants.by_token("atr_old")
+    assert acme is not None and acme.id == 7 and acme.generation == 3 and acme.principal.tenant == "7"
+    assert await tenants.is_admin("adm_old")
+    assert (await database.one("select count(*) from todos"))[0] == 1
+    assert (await tenants.add("other"))[0].id == 8
+    with pytest.raises(MissingReference):
+        await database.change(
+            "insert into todos (tenant_id, subject, created_at, updated_at) values (99, 'f', 0, 0)"
+        )
+    await database.close()

@@ -284,7 +284,6 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
         id=1,
         name="acme",
         disabled=False,
-        generation=0,
         max_running=None,
         per_minute=None,
         created_at=0,

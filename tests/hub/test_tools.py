@@ -51,8 +51,8 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     opened = await open_database(tmp_path / "hub.db").open()
     for id in (1, 2):
         await opened.change(
-            "insert into tenants (id, name, token_hash, created_at) values (?, ?, ?, 0)",
-            (id, f"t{id}", f"h{id}"),
+            "insert into tenants (id, name, created_at) values (?, ?, 0)",
+            (id, f"t{id}"),
         )
         await opened.change(
             "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (?, ?, 'index', 0, 0)",

@@ -74,6 +74,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "bus": "nats://host: where the hubs of one store tell each other of news; without it, the store",
         "blobs": "where large files are: a folder, or s3://bucket/prefix (extra s3); default: blobs in --data",
         "admin_token": "token of the administrator; better as the variable DRAGOMAN_ADMIN_TOKEN",
+        "oidc_issuer": "issuer (OpenID Connect) whose users act for tenants",
+        "oidc_audience": "audience of the tokens of the issuer; may be repeated",
+        "oidc_tenant_claim": "claim with the name or number of the tenant",
+        "oidc_scope_claim": "claim with the words that give a scope",
+        "oidc_read": "word that gives the scope read; may be repeated (default: dragoman:read)",
+        "oidc_run": "word that gives the scope run; may be repeated (default: dragoman:run)",
+        "oidc_admin": "word that gives the scope admin; may be repeated (default: dragoman:admin)",
         "public_url": "URL of the hub in the cards; needed behind a proxy",
         "trusted_proxies": "network whose Forwarded headers are trusted; may be repeated",
         "model": "provider/name, embedded, embedded:FILE.gguf, demo, echo or scripted:FILE",
@@ -146,6 +153,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "model_aliases": "NAME=MODEL",
         "prices": "MODEL=INPUT/OUTPUT",
     }
+    repeated |= dict.fromkeys(("oidc_audience", "oidc_read", "oidc_run", "oidc_admin"), "WORD")
     for name, kind in Settings.__annotations__.items():
         options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
         if kind == "bool":

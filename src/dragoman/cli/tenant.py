@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from dragoman.cli import show
@@ -12,12 +14,22 @@ from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
+from dragoman.hub.store.tokens import RUN, SCOPES
+from dragoman.hub.tenants.rename import rename_tenant
+from dragoman.stores import open_store
 
 EPILOG = """\
   dragoman tenant add acme          create a tenant and print its token, only this once
-  dragoman tenant rotate acme       replace its token; tasks that run with the old one are canceled
+  dragoman tenant rotate acme       replace all its tokens by one; tasks that run with the old ones are canceled
   dragoman tenant disable acme      refuse its requests, and cancel its tasks
-  dragoman tenant rotate-admin      replace the admin token; the old one is refused at once
+  dragoman tenant rename acme apex  give it another name
+
+  dragoman tenant add-token acme ci --scope run --expires 90d     one more token, and print it
+  dragoman tenant tokens acme                                     list its tokens and users
+  dragoman tenant rotate-token acme 7 --overlap 24h               replace a token; the old one is valid for a day
+  dragoman tenant revoke-token acme 7                             end a token, or shut a user out
+
+  dragoman tenant rotate-admin --overlap 1h                       replace the admin token
 
 A running hub applies changes within a second. NAME is the name of a tenant or its number.
 """
@@ -26,7 +38,7 @@ A running hub applies changes within a second. NAME is the name of a tenant or i
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "tenant",
-        help="create, list and disable tenants of a hub; replace their tokens",
+        help="create, list, rename and disable tenants of a hub; manage their tokens",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -34,15 +46,45 @@ def register(commands: Any) -> None:
     for verb, work, about in (
         ("add", _add, "create a tenant"),
         ("list", _list, "list tenants"),
+        ("rename", _rename, "give a tenant another name"),
         ("disable", _disable, "refuse requests of a tenant"),
         ("enable", _enable, "accept requests of a tenant again"),
-        ("rotate", _rotate, "replace the token of a tenant"),
+        ("rotate", _rotate, "replace all tokens of a tenant by one"),
+        ("tokens", _tokens, "list the tokens and users of a tenant"),
+        ("add-token", _add_token, "create another token of a tenant, and print it"),
+        ("rotate-token", _rotate_token, "replace one token of a tenant"),
+        ("revoke-token", _revoke_token, "end a token of a tenant, or shut a user out"),
+        ("allow-user", _allow_user, "let a user in again who was shut out"),
         ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
     ):
         each = verbs.add_parser(verb, help=about)
         if verb not in ("list", "rotate-admin"):
             each.add_argument(
                 "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
+            )
+        if verb == "rename":
+            each.add_argument("new_name", help="the new name")
+        if verb == "add-token":
+            each.add_argument("token", help="name of the new token")
+            each.add_argument(
+                "--scope", choices=SCOPES, default=RUN, help="what it may do (default: %(default)s)"
+            )
+        if verb in ("rotate-token", "revoke-token", "allow-user"):
+            each.add_argument("token", type=int, help="number of the token; `tokens` lists them")
+        if verb in ("add-token", "rotate-token"):
+            each.add_argument(
+                "--expires",
+                type=seconds,
+                metavar="TIME",
+                help="how long it is valid: 90d, 12h (default: for ever)",
+            )
+        if verb in ("rotate", "rotate-token", "rotate-admin"):
+            each.add_argument(
+                "--overlap",
+                type=seconds,
+                default=0,
+                metavar="TIME",
+                help="how long the old token is valid beside the new one: 24h (default: it ends at once)",
             )
         each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
         each.add_argument(
@@ -61,6 +103,7 @@ async def run(args: argparse.Namespace) -> int:
     database = open_database(given.tasks, folder)
     try:
         await database.open()
+        args.store_url = given.tasks
         await work(Tenants(database), args)
     except A2AError as error:
         show.say(f"dragoman: {error.message}", sys.stderr)
@@ -91,9 +134,75 @@ async def _enable(tenants: Tenants, args: argparse.Namespace) -> None:
     await tenants.disable(await tenants.find(args.name), False, actor="cli")
 
 
+async def _rename(tenants: Tenants, args: argparse.Namespace) -> None:
+    store = open_store(args.store_url)
+    await store.open()
+    try:
+        tenant = await tenants.find(args.name)
+        await rename_tenant(tenants, store.catalogue, tenant, args.new_name, actor="cli")
+    finally:
+        await store.close()
+
+
 async def _rotate(tenants: Tenants, args: argparse.Namespace) -> None:
-    _, token = await tenants.rotate(await tenants.find(args.name), actor="cli")
+    _, token = await tenants.rotate(await tenants.find(args.name), overlap=args.overlap, actor="cli")
     print(token)
+
+
+async def _tokens(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant = await tenants.find(args.name)
+    show.table(
+        ("id", "kind", "name", "scope", "expires", "last used"),
+        [
+            (str(t.id), t.kind, t.name, t.scope, _time(t.expires_at, "never"), _time(t.last_used_at, "never"))
+            for t in await tenants.tokens.list(tenant.id)
+        ],
+    )
+
+
+async def _add_token(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant = await tenants.find(args.name)
+    token, secret = await tenants.tokens.create(
+        tenant.id, args.token, args.scope, expires_at=_expiry(args), actor="cli"
+    )
+    print(f"token {token.id} ({token.name}, {token.scope})", file=sys.stderr)
+    print(secret)
+
+
+async def _rotate_token(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant = await tenants.find(args.name)
+    token, secret = await tenants.tokens.rotate(
+        tenant.id, args.token, overlap=args.overlap, expires_at=_expiry(args), actor="cli"
+    )
+    print(f"token {token.id} ({token.name}, {token.scope})", file=sys.stderr)
+    print(secret)
+
+
+async def _revoke_token(tenants: Tenants, args: argparse.Namespace) -> None:
+    await tenants.tokens.revoke((await tenants.find(args.name)).id, args.token, actor="cli")
+
+
+async def _allow_user(tenants: Tenants, args: argparse.Namespace) -> None:
+    await tenants.tokens.allow((await tenants.find(args.name)).id, args.token, actor="cli")
+
+
+def seconds(text: str) -> int:
+    """`90`, `30m`, `12h` or `7d` in seconds. Raises `ArgumentTypeError`."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 12h or 7d")
+    return int(number) * _UNITS[unit]
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _expiry(args: argparse.Namespace) -> int | None:
+    return None if args.expires is None else int(time.time()) + int(args.expires)
+
+
+def _time(at: int | None, otherwise: str) -> str:
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" if at else otherwise
 
 
 async def _rotate_admin(tenants: Tenants, args: argparse.Namespace) -> None:
@@ -101,4 +210,4 @@ async def _rotate_admin(tenants: Tenants, args: argparse.Namespace) -> None:
         raise InvalidParams(
             "the admin token is the setting admin_token: change it there, and start the hub again"
         )
-    await tenants.rotate_admin(show=lambda token: print(token, flush=True))
+    await tenants.rotate_admin(show=lambda token: print(token, flush=True), overlap=args.overlap)

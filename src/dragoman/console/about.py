@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -88,6 +88,14 @@ def read_metrics(text: str) -> MetricList:
     )
 
 
+def _principal(principal: str, tenant: str, names: Mapping[str, str]) -> str:
+    """A tenant of a hub calls under its key, and the name of a token or a user. People know it by its name."""
+    key, slash, who = principal.partition("/")
+    if tenant not in names or key != tenant:
+        return redact_text(principal)
+    return f"{names[tenant]}{slash}{redact_text(who)}"
+
+
 def routes(console: Console) -> Sequence[Route]:
     api, server = RouteList("about"), console.server
     if server is not None:
@@ -148,8 +156,7 @@ def _add_server(api: RouteList, console: Console) -> None:
                 e.outcome,
                 names.get(e.tenant, e.tenant),
                 e.agent,
-                # a tenant of a hub calls under its key
-                names[e.tenant] if e.principal == e.tenant in names else redact_text(e.principal),
+                _principal(e.principal, e.tenant, names),
                 e.task,
                 e.dialect,
                 e.trace,

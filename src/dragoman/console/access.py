@@ -56,7 +56,17 @@ class Viewer(Struct, frozen=True, array_like=True):
     name: str = ""
     """Of a tenant: its name for people."""
     generation: int = 0
-    """Of a tenant: which of its successive tokens it showed."""
+    """Of a tenant: the number of the token that it showed."""
+    scope: str = ""
+    """Of a tenant: what the token may do: `read`, `run` or `admin`."""
+    who: str = ""
+    """Of a tenant: the name of the token or of the user."""
+    expires: float = 0.0
+    """When the token expires, and the session with it; 0: never."""
+
+    @property
+    def reads_only(self) -> bool:
+        return self.role == TENANT and self.scope == "read"
 
 
 class _Session(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -125,6 +135,8 @@ class Access:
 
     async def check_still(self, viewer: Viewer) -> None:
         """Raise `Unauthenticated` if the viewer of an open stream has no access any more."""
+        if viewer.expires and viewer.expires <= time.time():
+            raise Unauthenticated("this session has ended")
         if self._holds is not None and not await self._holds(viewer):
             raise Unauthenticated("this session has ended")
 
@@ -145,9 +157,11 @@ class Access:
         if exchange.header(b"origin") or exchange.header(b"sec-fetch-site"):
             self.check_origin(exchange)
         viewer = await self._identify(exchange, token, one_time=True)
-        body = msgspec.json.encode(_Session(viewer, time.time() + SESSION_SECONDS))
+        ends = time.time() + SESSION_SECONDS
+        ends = min(ends, viewer.expires) if viewer.expires else ends
+        body = msgspec.json.encode(_Session(viewer, ends))
         value = f"{_encode(body)}.{_encode(await self._sign(body))}"
-        return viewer, self._set_cookie(exchange, value, SESSION_SECONDS)
+        return viewer, self._set_cookie(exchange, value, max(1, int(ends - time.time())))
 
     def log_out(self, exchange: Exchange) -> str:
         """The cookie that ends a session in the browser."""

@@ -34,6 +34,8 @@ API = f"{CONSOLE_PATH}/api"
 OPERATOR_FEATURES = ("inspect",)
 """What the page does not show to tenants."""
 ANYBODY = "anybody"
+SCOPED = "scoped"
+"""The handler of such a route checks the scope of the token itself."""
 """Access of a route that needs no session."""
 
 CSP = (
@@ -143,6 +145,9 @@ class Console:
             return
         if route.access == OPERATOR and viewer is not None and viewer.role != OPERATOR:
             raise Forbidden("only operators may do this")
+        changes = exchange.method not in ("GET", "HEAD") and route.path != "/session"
+        if viewer is not None and viewer.reads_only and changes and route.access != SCOPED:
+            raise Forbidden("this needs a token with the scope run; this one has read")
         request: ApiRequest[Any] = ApiRequest(exchange, viewer, values)
         if ANY_QUERY not in route.query and (
             unknown := [name for name in request.queries() if name not in route.query]
@@ -161,7 +166,9 @@ class Console:
 
     def actor(self, viewer: Viewer) -> str:
         """Who does something, for the audit and the log of a task."""
-        return "console:operator" if viewer.role == OPERATOR else f"console:{viewer.tenant}"
+        if viewer.role == OPERATOR:
+            return "console:operator"
+        return f"console:{viewer.tenant}/{viewer.who}" if viewer.who else f"console:{viewer.tenant}"
 
     @contextmanager
     def audited(
@@ -327,6 +334,8 @@ def routes(console: Console) -> Sequence[Route]:
         return {
             "role": viewer.role,
             "tenant": viewer.name or viewer.tenant or None,
+            "scope": viewer.scope or None,
+            "who": viewer.who or None,
             "kind": console.kind,
             "version": product_version(),
             "features": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -21,14 +22,14 @@ from msgspec.structs import replace as replace_field
 
 from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, server_features
 from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, TokenFile, Viewer, signing_key
-from dragoman.console.api import NO_SCOPE, Conflict, Console, ConsoleRequest, NotFound
+from dragoman.console.api import NO_SCOPE, SCOPED, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE
 from dragoman.console.webhooks import Receivers
-from dragoman.errors import InvalidParams
-from dragoman.hub.api.authentication import mounts_by_agent
+from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
+from dragoman.hub.api.authentication import identify, mounts_by_agent
 from dragoman.hub.api.routes import ADMIN, ApiRequest
-from dragoman.hub.api.routes import TENANT as TENANT_ROUTE
+from dragoman.hub.api.scopes import scope_of
 from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import A2A, Hub
 from dragoman.hub.store.tenants import Tenant
@@ -37,10 +38,12 @@ from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
-from dragoman.server.routes import ApiResponse, Route, Table
+from dragoman.server.routes import ApiResponse, Pieces, Route, Table
 from dragoman.server.runtime import is_loopback
 
 KEY_FILE = "console.key"
+NAME_SECONDS = 5.0
+"""How long the name of a tenant is remembered."""
 
 
 class HubConsole:
@@ -66,14 +69,18 @@ class HubConsole:
         async def check(token: str) -> Viewer | None:
             if await hub.tenants.is_admin(token):
                 return Viewer(OPERATOR)
-            tenant = await hub.tenants.by_token(token)
-            return None if tenant is None else Viewer(TENANT, tenant.key, tenant.name, tenant.generation)
+            try:
+                tenant = await identify(hub, token)
+            except (Unauthenticated, Forbidden):
+                return None
+            await hub.tenants.touch(tenant)
+            return _viewer(tenant)
 
         async def holds(viewer: Viewer) -> bool:
             if viewer.role == OPERATOR:
                 return True  # another admin token is another key
-            tenant = await hub.tenants.current(int(viewer.tenant))
-            return tenant is not None and not tenant.disabled and tenant.generation == viewer.generation
+            tenant = await hub.tenants.acting(int(viewer.tenant), viewer.generation, expired=False)
+            return tenant is not None and tenant.name == viewer.name
 
         async def key() -> bytes:
             return signing_key(
@@ -95,7 +102,7 @@ class HubConsole:
         async def act_for(viewer: Viewer, tenant: str) -> tuple[Principal, str]:
             """A tenant calls its own agents. An operator calls those of one tenant, and the audit names the console."""
             if viewer.role != OPERATOR:
-                own = await hub.tenants.current(int(viewer.tenant))
+                own = await _own(hub, viewer)
                 if own is None or (tenant and tenant not in (own.key, own.name)):
                     raise NotFound("there is no such tenant")
                 return own.principal, own.key
@@ -106,7 +113,7 @@ class HubConsole:
                     "say for which tenant: this hub has several" if named else "there is no such tenant",
                     fields=(("tenant", "is the name of a tenant"),),
                 )
-            return replace_field(CONSOLE, tenant=named[0].key, generation=named[0].generation), named[0].key
+            return replace_field(named[0].principal, id=CONSOLE.id), named[0].key
 
         guard = OutboundGuard()
         modules: tuple[Module, ...] = (
@@ -141,18 +148,19 @@ class HubConsole:
 
 
 class _TenantNames:
-    """`TenantNames` of a hub. The name of a tenant does not change, so each is read once."""
+    """`TenantNames` of a hub. Tenants are renamed rarely, so a name is read again after a few seconds."""
 
     def __init__(self, hub: Hub) -> None:
         self._tenants = hub.tenants
-        self._names: dict[str, str] = {}
+        self._names: dict[str, tuple[float, str]] = {}
 
     async def name_of(self, key: str) -> str:
-        if key not in self._names and key.isdigit():
+        read, name = self._names.get(key, (float("-inf"), key))
+        if key.isdigit() and time.monotonic() - read > NAME_SECONDS:
             tenant = await self._tenants.current(int(key))
-            if tenant is not None:
-                self._names[key] = tenant.name
-        return self._names.get(key, key)
+            name = tenant.name if tenant is not None else key
+            self._names[key] = time.monotonic(), name
+        return name
 
     async def key_of(self, name: str) -> str | None:
         try:
@@ -166,7 +174,7 @@ def hub_routes(console: Console, hub: Hub, native: Table) -> Sequence[Route]:
     return [
         _as_operator(console, route) if route.access == ADMIN else _as_tenant(console, hub, route)
         for route in native.routes
-        if route.access in (ADMIN, TENANT_ROUTE) and not route.streams
+        if (route.access == ADMIN or scope_of(route)) and not route.streams
     ]
 
 
@@ -182,20 +190,45 @@ def _as_operator(console: Console, route: Route) -> Route:
 def _as_tenant(console: Console, hub: Hub, route: Route) -> Route:
     async def handle(request: ConsoleRequest) -> Any:
         tenant = await _tenant(hub, request.caller, request.path["tenant"])
+        tenant.require(scope_of(route))
         path = {name: value for name, value in request.path.items() if name != "tenant"}
         with _audited(console, request, route, Scope(tenant.key, "", tenant.key)):
             return _harmless(await route.answer(ApiRequest(request.exchange, tenant, path)))
 
     path = f"/hub/tenants/{{tenant}}{route.path.removeprefix('/v1')}"
-    return replace_field(route, path=path, handler=handle, tag="hub", access="")
+    return replace_field(route, path=path, handler=handle, tag="hub", access=SCOPED)
 
 
 async def _tenant(hub: Hub, viewer: Viewer, named: str) -> Tenant:
     """An operator sees every tenant, a tenant itself. Raises `NotFound`."""
-    tenant = await hub.tenants.find(named)
-    if viewer.role != OPERATOR and tenant.key != viewer.tenant:
+    if viewer.role == OPERATOR:
+        return await hub.tenants.find(named)
+    own = await _own(hub, viewer)
+    if own is None or named not in (own.key, own.name):
         raise HubNotFound(f"there is no tenant {named[:100]!r}")
-    return tenant
+    return own
+
+
+async def _own(hub: Hub, viewer: Viewer) -> Tenant | None:
+    """The tenant of a viewer, with the token of the session; None if that is not valid any more."""
+    tenant = await hub.tenants.acting(int(viewer.tenant), viewer.generation, expired=False)
+    if tenant is None or tenant.token is None:
+        return None
+    return replace_field(tenant, token=replace_field(tenant.token, scope=viewer.scope))
+
+
+def _viewer(tenant: Tenant) -> Viewer:
+    token = tenant.token
+    assert token is not None, "whoever logs in has shown a token"
+    return Viewer(
+        TENANT,
+        tenant.key,
+        tenant.name,
+        token.generation,
+        scope=token.scope,
+        who=token.name,
+        expires=float(token.expires_at or 0),
+    )
 
 
 def _audited(
@@ -208,7 +241,7 @@ def _audited(
 
 def _harmless(answer: ApiResponse | None) -> ApiResponse | None:
     """Files of agents come from the console's origin: a browser saves them, and never shows or runs them."""
-    if answer is None or not isinstance(answer.body, bytes):
+    if answer is None or not isinstance(answer.body, bytes | Pieces):
         return answer
     return ApiResponse(
         answer.body,

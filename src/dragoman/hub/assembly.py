@@ -18,6 +18,7 @@ from dragoman.catalogue import open_catalogue
 from dragoman.catalogue.settings import read_catalogue
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.config import CONFIG
+from dragoman.client.fetch import Fetcher
 from dragoman.client.transport.network import AddressRefused
 from dragoman.engine.runner import Program
 from dragoman.hub.agents.constitution import INDEX, Constitution
@@ -54,6 +55,7 @@ from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Quotas
+from dragoman.hub.tenants.users import UserRules, Users
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from dragoman.hub.tools.fetcher import HttpFetcher
@@ -135,8 +137,12 @@ def application(
         blobs=open_blobs(settings.blobs, settings.folder / "blobs" if store != "memory:" else None),
         model_names=model_names(settings),
         prices=Prices(settings.prices, settings.currency),
+        admin_token_is_set=bool(settings.admin_token),
         **engine,
     )
+    fetch = Fetcher()
+    if settings.oidc_issuer:
+        hub.users = Users(hub.tenants, _user_rules(settings), fetch)
     residence.open(hub)
     scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
@@ -166,6 +172,7 @@ def application(
         await scheduler.stop()
         await hub.stop(settings.drain)
         await reach.close()
+        await fetch.close()
 
     bindings: list[Binding] = [JsonRpc(), Rest()]
     connections = Connections(limits.max_connections)
@@ -357,6 +364,18 @@ def _catalogue(settings: Settings) -> dict[str, Any]:
         "allow_private": given.allow_private or settings.allow_private,
         "interval": given.interval,
     }
+
+
+def _user_rules(settings: Settings) -> UserRules:
+    return UserRules(
+        issuer=settings.oidc_issuer,
+        audience=settings.oidc_audience,
+        tenant_claim=settings.oidc_tenant_claim,
+        scope_claim=settings.oidc_scope_claim,
+        read=settings.oidc_read,
+        run=settings.oidc_run,
+        admin=settings.oidc_admin,
+    )
 
 
 def _push(settings: Settings) -> PushOptions:

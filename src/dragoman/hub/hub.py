@@ -45,11 +45,14 @@ from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
 from dragoman.hub.store.scratchpads import Scratchpads
 from dragoman.hub.store.spending import Spending
-from dragoman.hub.store.tenants import Tenant, Tenants
+from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
+from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.budgets import Budgets
+from dragoman.hub.tenants.rename import rename_tenant
+from dragoman.hub.tenants.users import Users
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
 from dragoman.model.content import Message, Part, Role
@@ -57,8 +60,10 @@ from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    GetExtendedCard,
     GetOrigin,
     GetTask,
+    ListTasks,
     Principal,
     Request,
     Scope,
@@ -73,6 +78,8 @@ log = logging.getLogger(__name__)
 A2A = "a2a"
 MAX_RELEASED = 500
 """Requests that are looked at together for whether their agent's version may go."""
+READING = (GetTask, ListTasks, SubscribeToTask, GetExtendedCard, GetOrigin)
+"""Operations for a token that may only read. Push configs are not among them: they have the secrets of webhooks."""
 ATTEMPTS = 20
 """Restarts of a request without progress. A long reply of a model may take several restarts."""
 
@@ -100,12 +107,17 @@ class Hub:
         blobs: Blobs | None = None,
         model_names: ModelNames | None = None,
         prices: Prices | None = None,
+        admin_token_is_set: bool = False,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
         self.folder_lock = FolderLock(folder) if folder is not None else None
         """None: several hubs share the database."""
         self.tenants, self.requests = Tenants(database), Requests(database)
+        self.users: Users | None = None
+        """Knows the users of tenants, if the settings name an issuer."""
+        self.admin_token_is_set = admin_token_is_set
+        """The admin token is in the settings, so nobody can replace it here."""
         self.policies, self.model_names = Policies(database), model_names or ModelNames()
 
         async def check_models(tenant: int, constitution: Constitution) -> None:
@@ -190,6 +202,7 @@ class Hub:
     # -- Service: requests over A2A ------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
+        _check_scope(call, request)
         if not isinstance(
             request, SendMessage | GetOrigin
         ):  # a binding asks for the origin beside another request
@@ -211,11 +224,13 @@ class Hub:
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        _check_scope(call, request)
         if not isinstance(request, SendMessage):
             await self._admit_read(call)
             if isinstance(request, Resubscribe) and call.after is None:
                 call = replace(call, after=request.since)
-            async for batch in self._service.stream(call, request):
+            batches = self._service.stream(call, request)
+            async for batch in self.admission.while_valid(call.principal, batches):
                 yield batch
             return
         async with self.admission.admit_message(call, request, via=A2A) as (call, request):
@@ -329,9 +344,11 @@ class Hub:
         snapshot = await self.snapshot(tenant, asked)
         log = self._store.scope(self._scope(tenant, asked))
         reading = HubEventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
-        async for batch in events.events(
-            log, self._bus, snapshot, reading, since, others=self.engine.readers
-        ):
+        batches = events.events(log, self._bus, snapshot, reading, since, others=self.engine.readers)
+        if snapshot.mails[-1][1].generation != tenant.generation:
+            # what began with a token that is revoked ends by itself, and its caller sees how
+            batches = self.admission.while_valid(tenant.principal, batches)
+        async for batch in batches:
             if asked.conversation_id and batch[-1].kind == "done":
                 await self.store_answers(tenant, asked.conversation_id)
             yield batch
@@ -387,13 +404,18 @@ class Hub:
 
     # -- administration ---------------------------------------------------------------------------------------
 
+    async def rename_tenant(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
+        """Raises `InvalidParams` and `Conflict`."""
+        return await rename_tenant(self.tenants, self._store.catalogue, tenant, name, actor=actor)
+
     async def stop_tenant(self, tenant: Tenant) -> tuple[int, bool]:
-        """Cancel the tasks of a disabled tenant, or those under an older token. Returns how many, and whether every cancel
-        was delivered."""
+        """Cancel the tasks of a disabled tenant, or those of revoked tokens. Returns how many, and whether every cancel was
+        delivered."""
+        valid = await self.tenants.generations(tenant.id)
         running = [
             key
             for key, each in self.quotas.of(tenant.key).items()
-            if tenant.disabled or each.generation != tenant.generation
+            if tenant.disabled or (each.generation is not None and each.generation not in valid)
         ]
 
         async def cancel(agent: str, task: str) -> bool:
@@ -442,6 +464,13 @@ class Hub:
 
     def _scope(self, tenant: Tenant, asked: StoredRequest) -> Scope:
         return Scope(tenant.key, asked.agent_id, tenant.key)
+
+
+def _check_scope(call: Call, request: Request) -> None:
+    """A token that may only read can start, cancel and change nothing. Raises `Forbidden`."""
+    needed = READ if isinstance(request, READING) else RUN
+    if f"tenant:{needed}" not in call.principal.scopes:
+        raise missing_scope(needed)
 
 
 def _broken(result: Any) -> bool:

@@ -64,6 +64,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     blobs: str = ""
     """Where the contents of large files are: a folder, or `s3://bucket/prefix`; empty: `blobs` in `data`."""
     admin_token: str = ""
+    oidc_issuer: str = ""
+    """The company's login: its users act for tenants, with tokens of this issuer (OpenID Connect); empty: only tokens of the hub."""
+    oidc_audience: tuple[str, ...] = ()
+    """What the tokens must be for."""
+    oidc_tenant_claim: str = "tenant"
+    """The claim with the name or number of the tenant. Dots lead into objects."""
+    oidc_scope_claim: str = "scope"
+    oidc_read: tuple[str, ...] = ("dragoman:read",)
+    oidc_run: tuple[str, ...] = ("dragoman:run",)
+    oidc_admin: tuple[str, ...] = ("dragoman:admin",)
+    """The words in the claim that give a user the scopes read, run and admin."""
     public_url: str = ""
     """The hub's URL in cards; required behind a proxy."""
     trusted_proxies: tuple[str, ...] = ()
@@ -224,6 +235,8 @@ def settings(
         out.policy  # noqa: B018
     except InvalidParams as error:
         raise InvalidSetting(error.message) from None
+    if out.oidc_issuer and not out.oidc_audience:
+        raise InvalidSetting("oidc_issuer needs oidc_audience: what the tokens of the issuer must be for")
     if not out.model and find_spec("any_llm") is not None:
         out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
     return out

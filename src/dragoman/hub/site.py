@@ -20,10 +20,11 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import write_card
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules
+from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules, tokens
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.authentication import AGENTS_PATH, AuthenticatedTenant, authenticate, bearer
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, Table, error_response, send
+from dragoman.hub.api.scopes import scope_of, with_scopes
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
@@ -56,16 +57,19 @@ class Site:
         self._hub, self._strict = hub, strict
         self._cors = Cors(origins)
         self.table: Table = Table(
-            [
-                *requests.routes(hub, model),
-                *conversations.routes(hub),
-                *agents.routes(hub),
-                *memory.routes(hub),
-                *schedules.todo_routes(hub),
-                *schedules.routes(hub, scheduler),
-                *admin.routes(hub),
-                *about.routes(hub, models, lambda: self.table, strict=strict),
-            ]
+            with_scopes(
+                [
+                    *requests.routes(hub, model),
+                    *conversations.routes(hub),
+                    *agents.routes(hub),
+                    *memory.routes(hub),
+                    *schedules.todo_routes(hub),
+                    *schedules.routes(hub, scheduler),
+                    *tokens.routes(hub),
+                    *admin.routes(hub),
+                    *about.routes(hub, models, lambda: self.table, strict=strict),
+                ]
+            )
         )
 
     async def __call__(self, exchange: Exchange) -> Mount | None:
@@ -120,6 +124,8 @@ class Site:
     async def _handle(
         self, exchange: Exchange, route: Route, tenant: Tenant | None, values: Mapping[str, str]
     ) -> None:
+        if tenant is not None and (scope := scope_of(route)):
+            tenant.require(scope)
         answer = await route.answer(ApiRequest(exchange, tenant, values))
         if answer is not None:
             await send(exchange, answer)

@@ -221,6 +221,8 @@ class Principal(Struct, frozen=True, kw_only=True, gc=False):
     claims: dict[str, Any] = {}
     generation: int | None = None
     """Which of its successive tokens the caller showed, where that is counted. Calls made on its behalf carry it along."""
+    owner: str = ""
+    """Whose tasks the caller works with; empty: its own."""
 
 
 class Call(Struct, frozen=True, kw_only=True, gc=False):

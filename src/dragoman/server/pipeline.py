@@ -229,7 +229,7 @@ def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) ->
     Raises `InvalidRequest` for an unusable `Idempotency-Key`; other headers that make no sense are ignored.
     """
     call = Call(
-        scope=Scope(principal.tenant, mount.agent, principal.id),
+        scope=Scope(principal.tenant, mount.agent, principal.owner or principal.id),
         principal=principal,
         dialect=dialect.name,
         names_tasks=dialect.names_tasks,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dragoman.catalogue.entry import UP, Entry, Health
 from dragoman.catalogue.sources import Described, Viewer
 from dragoman.client.signature import UNSIGNED
-from dragoman.errors import Unauthenticated
+from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.api.authentication import AGENTS_PATH, authenticate
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
@@ -38,7 +38,7 @@ class HubSource:
             return ()
         try:
             tenant = await authenticate(hub, header, viewer.exchange.path)
-        except Unauthenticated:
+        except (Unauthenticated, Forbidden):
             return ()
         viewer.known, viewer.tenant = True, tenant.name
         return await self._of_tenant(tenant)

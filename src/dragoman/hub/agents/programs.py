@@ -1,7 +1,7 @@
 """The programs that the engine runs: one for each agent of each tenant.
 
 A program runs the agent in the version that the task started with. It counts running tasks, and stops those of a tenant that
-is disabled or has a new token: before each model call, and while a model replies.
+is disabled, or whose token is revoked: before each model call, and while a model replies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
 from dragoman.model.task import TaskState
 
-TENANT_STOPPED = "the tenant is disabled, or has another token by now"
+TENANT_STOPPED = "the tenant is disabled, or its token is revoked by now"
 FAILED_CODE, AGENT_FAILED = "internal_error", "the agent broke down"
 """The hub failed, not the model or a command."""
 
@@ -151,11 +151,11 @@ class AgentProgram:
 
     async def work(self, turn: Turn) -> None:
         all = self._all
-        tenant = await all.tenants.current(self._tenant)
         _, latest = record_of(turn).journal.snapshot.mails[
             -1
-        ]  # the holder of the new token may continue an old task
-        if tenant is None or tenant.disabled or latest.generation not in (None, tenant.generation):
+        ]  # the holder of another token may continue an old task
+        tenant = await all.tenants.acting(self._tenant, latest.generation)
+        if tenant is None:
             await turn.cancel_children()
             turn.finish(TaskState.FAILED, TENANT_STOPPED, _failure(self.agent))
             return
@@ -210,7 +210,7 @@ class AgentProgram:
 
 @contextmanager
 def on_behalf_of(tenant: Tenant) -> Iterator[None]:
-    """Inside this block, models stop when the tenant is disabled or has a new token."""
+    """Inside this block, models stop when the tenant is disabled or its token is revoked."""
     token = _tenant.set(tenant)
     try:
         yield
@@ -219,7 +219,7 @@ def on_behalf_of(tenant: Tenant) -> Iterator[None]:
 
 
 class StoppableModel:
-    """The `Model` of all tenants. It stops when its tenant is disabled or has a new token.
+    """The `Model` of all tenants. It stops when its tenant is disabled or its token is revoked.
 
     It calls only models that the tenant may name, and none when a budget of the tenant is used up. Each call counts against the
     budgets when it ends, also one that was interrupted.
@@ -284,8 +284,7 @@ class StoppableModel:
         began = _tenant.get(None)
         if began is None:
             return
-        now = await self._tenants.current(began.id)
-        if now is None or now.disabled or now.generation != began.generation:
+        if await self._tenants.acting(began.id, began.generation) is None:
             raise ModelError("unauthorized", TENANT_STOPPED)
 
 

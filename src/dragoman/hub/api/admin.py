@@ -9,6 +9,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.hub.api.agents import describe_policy, wanted_days
 from dragoman.hub.api.routes import ADMIN, ApiRequest, Natural, Route, RouteList, page
+from dragoman.hub.api.tokens import Overlap
+from dragoman.hub.errors import Conflict
 from dragoman.hub.hub import Hub
 from dragoman.hub.tenants.policy import Policy
 
@@ -17,9 +19,16 @@ class NewTenant(Struct):
     name: str
 
 
+class AdminRotation(Struct, forbid_unknown_fields=True):
+    """How many seconds the old token is valid beside the new one."""
+
+    overlap_seconds: Overlap = 0
+
+
 class TenantChange(Struct, forbid_unknown_fields=True):
     """What to change. A limit that is null is the limit of the hub."""
 
+    name: str | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
     max_concurrent: Natural | UnsetType | None = UNSET
     rate_per_min: Natural | UnsetType | None = UNSET
@@ -50,12 +59,16 @@ def routes(hub: Hub) -> list[Route]:
     async def get(request: ApiRequest) -> Any:
         return {"tenant": (await tenants.find(request.path["id"])).public}
 
-    change_summary = "Disable a tenant, which stops what runs for it, or enable it; set its limits."
+    change_summary = (
+        "Rename a tenant; disable it, which stops what runs for it, or enable it; set its limits."
+    )
 
     @api.add("PATCH", one, change_summary, body=TenantChange)
     async def change(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         body = await request.json(TenantChange)
+        if body.name is not UNSET:
+            tenant = await hub.rename_tenant(tenant, body.name)
         if body.max_concurrent is not UNSET or body.rate_per_min is not UNSET:
             most = tenant.max_running if body.max_concurrent is UNSET else body.max_concurrent
             rate = tenant.per_minute if body.rate_per_min is UNSET else body.rate_per_min
@@ -67,9 +80,12 @@ def routes(hub: Hub) -> list[Route]:
                 stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "cancelled": stopped}
 
-    @api.add("POST", f"{one}/rotate-token", "Replace the token. What runs under the old one stops.")
+    rotate_summary = "Replace all tokens by one with the scope admin. What runs under the old ones stops, unless they overlap."
+
+    @api.add("POST", f"{one}/rotate-token", rotate_summary, body=AdminRotation)
     async def rotate(request: ApiRequest) -> Any:
-        tenant, token = await tenants.rotate(await tenants.find(request.path["id"]))
+        tenant, body = await tenants.find(request.path["id"]), await request.json(AdminRotation)
+        tenant, token = await tenants.rotate(tenant, overlap=body.overlap_seconds)
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
 
@@ -91,6 +107,16 @@ def routes(hub: Hub) -> list[Route]:
         tenant = await tenants.find(request.path["id"])
         await hub.policies.change(tenant.id, await request.json(dict[str, Any]))
         return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
+
+    admin_summary = "Replace the admin token. The old one may stay valid for a while."
+
+    @api.add("POST", "/v1/admin/rotate-token", admin_summary, body=AdminRotation)
+    async def rotate_admin(request: ApiRequest) -> Any:
+        if hub.admin_token_is_set:
+            raise Conflict("the admin token is the setting admin_token: change it there, and restart the hub")
+        overlap, made = (await request.json(AdminRotation)).overlap_seconds, list[str]()
+        await tenants.rotate_admin(show=made.append, overlap=overlap, actor="admin")
+        return {"token": made[-1]}
 
     days = {"days": "The last days, today included: 30, at most 366."}
 

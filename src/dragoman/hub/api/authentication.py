@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dragoman.errors import Unauthenticated
+from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.store.tokens import TENANT
 from dragoman.model.ops import Principal
 from dragoman.server.mount import Mount
 
@@ -45,12 +46,22 @@ class TokenAuthenticator:
 async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
     """The tenant of an `Authorization` header. Raises `Unauthenticated`, and adds that to the log (with the path of the
     request) and to the audit."""
-    tenant = await hub.tenants.by_token(bearer(header))
-    if tenant is None:
-        error = Unauthenticated("missing or invalid bearer token")
+    try:
+        tenant = await identify(hub, bearer(header))
+    except (Unauthenticated, Forbidden) as error:
         hub.record.refused("", error, path)
-        raise error
+        raise
     await hub.tenants.touch(tenant)
+    return tenant
+
+
+async def identify(hub: Hub, token: str) -> Tenant:
+    """The tenant of a token, of the hub or of the issuer that knows the users. Raises `Unauthenticated`, `Forbidden`, and
+    `Unavailable` if the keys of the issuer cannot be fetched."""
+    if hub.users is not None and not token.startswith(TENANT) and token.count(".") == 2:
+        return await hub.users.identify(token)
+    if (tenant := await hub.tenants.by_token(token)) is None:
+        raise Unauthenticated("missing or invalid bearer token")
     return tenant
 
 

@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api.requests import NewRequest, start_request
+from dragoman.hub.api.requests import NewRequest, read_request, start_request
 from dragoman.hub.api.routes import ApiRequest, ApiResponse, Route, RouteList, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile
+from dragoman.hub.store.tokens import MANAGE
 from dragoman.server.mount import Header
 from dragoman.server.routes import Pieces
 
@@ -49,6 +50,8 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("POST", all, "Create a conversation.", body=NewConversation, status=201)
     async def create(request: ApiRequest) -> ApiResponse:
         body = await request.json(NewConversation)
+        if body.agent_def is not None:
+            request.tenant.require(MANAGE)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
             constitution = await hub.catalogue.read_inline(request.tenant.id, body.agent_def, agent)
@@ -102,7 +105,7 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("POST", f"{one}/messages", send_summary, body=NewRequest, streams=True)
     async def send_message(request: ApiRequest) -> None:
         conversation = await conversations.find(request.tenant.id, request.path_id())
-        body = await request.json(NewRequest)
+        body = await read_request(request)
         if body.agent_def is None:
             body.agent_def = conversation.agent_def
         await start_request(hub, request, body, agent=conversation.agent_id, conversation=conversation)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.hub.api.routes import ADMIN, ANYBODY, Route, Table
+from dragoman.hub.api.scopes import scope_of
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TAGS = {
@@ -19,6 +20,7 @@ _TAGS = {
     "schedules": "Work that runs later, and its runs.",
     "files": "Files of conversations.",
     "judge": "An advisor's verdict on an answer of an agent that runs elsewhere.",
+    "tokens": "The tokens of the tenant, and its users.",
     "admin": "Tenants and their tokens.",
     "about": "The hub itself.",
 }
@@ -59,7 +61,11 @@ def document(table: Table, url: str) -> dict[str, Any]:
         "components": {
             "schemas": {**components, "Error": error},
             "securitySchemes": {
-                "tenant": {"type": "http", "scheme": "bearer", "description": "A tenant's token, `atr_…`."},
+                "tenant": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A tenant's token, `atr_…`, or that of a user; the scope that it needs is named.",
+                },
                 "admin": {
                     "type": "http",
                     "scheme": "bearer",
@@ -85,7 +91,7 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "tags": [route.tag],
         "responses": {str(route.status): good, "default": wrong},
-        "security": [] if route.access == ANYBODY else [{"admin" if route.access == ADMIN else "tenant": []}],
+        "security": _security(route),
     }
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "query", "description": about, "schema": {"type": "string"}}
@@ -103,6 +109,13 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": schemas[route.body]}},
         }
     return out
+
+
+def _security(route: Route) -> list[dict[str, Any]]:
+    """The scheme, and the scope of the token that the operation needs."""
+    if route.access == ANYBODY:
+        return []
+    return [{"admin": []}] if route.access == ADMIN else [{"tenant": [scope_of(route)]}]
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from dragoman.hub.models.model import Model, traits_of
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.requests import StoredRequest
+from dragoman.hub.store.tokens import MANAGE
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
@@ -78,11 +79,11 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     @api.add("POST", "/v1/orchestrate", "Ask an agent (default `index`).", body=NewRequest, streams=True)
     async def orchestrate(request: ApiRequest) -> None:
-        await start_request(hub, request, await request.json(NewRequest))
+        await start_request(hub, request, await read_request(request))
 
     @api.add("POST", "/v1/agents/{id}/chat", "Ask this agent.", body=NewRequest, streams=True)
     async def chat(request: ApiRequest) -> None:
-        await start_request(hub, request, await request.json(NewRequest), agent=request.path["id"])
+        await start_request(hub, request, await read_request(request), agent=request.path["id"])
 
     event_summary = "Give an event to the agent whose `event_types` match it, or to `index`."
 
@@ -187,6 +188,14 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
         return {"signal": verdict.signal, "text": verdict.text, "malformed": verdict.malformed}
 
     return api
+
+
+async def read_request(request: ApiRequest) -> NewRequest:
+    """The body. An agent of its own is for tokens that may change agents. Raises `Forbidden`, and for a body that is wrong."""
+    body = await request.json(NewRequest)
+    if body.agent_def is not None:
+        request.tenant.require(MANAGE)
+    return body
 
 
 async def start_request(

@@ -46,6 +46,7 @@ class Scheduler:
 
     async def run_due(self) -> None:
         """Start due schedules, and end runs whose request has ended."""
+        await self.schedules.pause_expired()
         for schedule in await self.schedules.due():
             await self._log_errors(self._fire(schedule))
         for run in await self.schedules.running():
@@ -63,8 +64,7 @@ class Scheduler:
             with suppress(TimeoutError):  # another process does not wake this one
                 async with asyncio.timeout(CHECK_SECONDS):
                     await changed.wait()
-            now = await self._hub.tenants.current(tenant.id)
-            if now is None or now.disabled or now.generation != tenant.generation:
+            if await self._hub.tenants.acting(tenant.id, tenant.generation, expired=False) is None:
                 return
 
     async def _loop(self) -> None:
@@ -78,7 +78,7 @@ class Scheduler:
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
-        tenant = await self._hub.tenants.current(schedule.tenant_id)
+        tenant = await self._hub.tenants.acting(schedule.tenant_id, schedule.generation or None)
         if tenant is None or not await self._exists(schedule):
             await self.schedules.set_status(schedule.tenant_id, schedule.id, PAUSED)
             log.warning("schedule %d is paused: %s", schedule.id, _GONE)
@@ -119,10 +119,11 @@ class Scheduler:
         if tenant is None or schedule is None:
             return
         if not run.request_id:
-            if schedule.generation != tenant.generation:
+            acting = await self._hub.tenants.acting(tenant.id, schedule.generation or None)
+            if acting is None:
                 await self._end(run, error=TENANT_STOPPED)
             elif await self._exists(schedule):
-                await self._ask(tenant, schedule, run)
+                await self._ask(acting, schedule, run)
             else:
                 await self._end(run, error=_GONE)
             return

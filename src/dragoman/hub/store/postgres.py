@@ -107,12 +107,14 @@ def _match(words: Sequence[str]) -> str:
 _PLACEHOLDER = re.compile(r"\?(\d*)")
 _HINT = re.compile(r" indexed by \w+")
 _TABLES = [
+    "admin_tokens",
     "agent_versions",
     "agents",
     "artifacts",
     "audit",
     "budget_alerts",
     "conversations",
+    "deleted_tenants",
     "done",
     "idempotency_keys",
     "memories",
@@ -125,10 +127,10 @@ _TABLES = [
     "runs",
     "schedules",
     "scratchpads",
-    "secrets",
     "spending",
     "tenants",
     "todos",
+    "tokens",
     "unused_blobs",
     "usage",
     "workspace_leases",

@@ -45,13 +45,21 @@ _SET_STATUS = f"""
 update schedules set status = ?, next_fire_at = ?, updated_at = ?, generation = ? where tenant_id = ? and id = ?
 returning {_SCHEDULE}
 """
-_GENERATION = "select generation from tenants where id = ? and disabled = 0"
+_ENABLED = "select id from tenants where id = ? and disabled = 0"
+_NOT_REVOKED = "select id from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _DELETE = "delete from schedules where tenant_id = ? and id = ?"
 _DUE = f"""
-select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?
-and generation = (select generation from tenants where id = schedules.tenant_id and disabled = 0)
+select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?1
+and exists (select 1 from tenants where tenants.id = schedules.tenant_id and disabled = 0)
+and (generation = 0 or exists (select 1 from tokens where tokens.tenant_id = schedules.tenant_id
+    and tokens.generation = schedules.generation and revoked_at = 0 and (expires_at is null or expires_at > ?2)))
 and not exists (select 1 from runs where task_id = schedules.id and runs.status = 'running') order by next_fire_at limit 100
 """
+_OF_EXPIRED = """
+select schedules.id from schedules join tokens on tokens.tenant_id = schedules.tenant_id
+and tokens.generation = schedules.generation where schedules.status = 'active' and tokens.expires_at <= ? limit 100
+"""
+_PAUSE = "update schedules set status = 'paused' where id = ? and status = 'active'"
 _BEGIN = f"insert into runs (tenant_id, task_id, started_at) values (?, ?, ?) returning {_RUN}"
 _FIRED = """
 update schedules set next_fire_at = ?, status = ?, last_run_at = ?, last_run_id = ?, run_count = run_count + 1, updated_at = ?
@@ -99,7 +107,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     last_run_id: int
     run_count: int
     generation: int
-    """The generation of its tenant when it was created or resumed; it is due under no other."""
+    """The number of the token that it was created or resumed with: it is due while that is valid. 0: of none."""
 
     def after(self, now: float, default: str = "") -> int:
         """The next time after `now`; the same time for a schedule that runs once. `default`: the hub's time zone."""
@@ -154,10 +162,10 @@ class Schedules:
         generation: int | None = None,
         timezone: str = "",
     ) -> tuple[Schedule, str]:
-        """Add a schedule. Returns it and its normalized phrase. `generation`: that of the tenant when it authenticated.
+        """Add a schedule. Returns it and its normalized phrase. `generation`: that of the token that asked for it.
         `timezone`: of the phrase, if it names none.
 
-        Raises `InvalidParams`, and `Unauthenticated` if the tenant has another token by now.
+        Raises `InvalidParams`, and `Unauthenticated` if the token is revoked by now.
         """
         message, now, phrase = message.strip(), int(self._clock()), " ".join(phrase.split())
         when = run_times.parse(phrase, self._clock(), timezone=timezone, default=self.timezone)
@@ -227,9 +235,14 @@ class Schedules:
 
     async def due(self) -> Sequence[Schedule]:
         """Schedules that are due and not running. Those of a disabled tenant wait until it is enabled."""
-        now = int(self._clock())
-        rows = await self._db.all(_DUE, (now,))
+        rows = await self._db.all(_DUE, (int(self._clock()), int(time.time())))
         return [Schedule(**row) for row in rows]
+
+    async def pause_expired(self) -> None:
+        """Pause the schedules whose token has expired, so that people see why they do not run."""
+        expired = [(row["id"],) for row in await self._db.all(_OF_EXPIRED, (int(time.time()),))]
+        if expired:
+            await self._db.run(lambda db: db.change_many(_PAUSE, expired))
 
     async def begin(self, schedule: Schedule) -> ScheduledRun | None:
         """Start a run of a due schedule; None if another process has started it."""
@@ -306,12 +319,13 @@ class Schedules:
 
 
 async def _current(db: Transaction, tenant: int, expected: int | None) -> int:
-    """The tenant's generation, if it equals `expected`. Raises `Unauthenticated`."""
-    row = await db.one(_GENERATION, (tenant,))
-    if row is None or expected not in (None, row["generation"]):
+    """The number of a token, 0 for none. Raises `Unauthenticated` if it is revoked, or if the tenant is disabled."""
+    valid = await db.one(_ENABLED, (tenant,)) is not None
+    if valid and expected is not None:
+        valid = await db.one(_NOT_REVOKED, (tenant, expected)) is not None
+    if not valid:
         raise Unauthenticated("missing or invalid bearer token")
-    generation: int = row["generation"]
-    return generation
+    return expected or 0
 
 
 async def _notify(db: Transaction, kind: str, run: ScheduledRun, now: int) -> None:

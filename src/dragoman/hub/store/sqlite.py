@@ -191,6 +191,7 @@ def _run(work: Callable[[Any], T], given: Any) -> T:
 
 def _create_tables(db: sqlite3.Connection) -> None:
     """Run the scripts that a file has not seen, in one transaction. Raises `Unavailable` for a file of a newer version."""
+    db.execute("pragma foreign_keys = off")  # a script may replace a table that others refer to
     db.execute("begin immediate")  # two processes may open a new file at the same time
     try:
         version = db.execute("pragma user_version").fetchone()[0]
@@ -205,6 +206,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
         db.execute("rollback")
         raise
     db.execute("commit")
+    db.execute("pragma foreign_keys = on")
 
 
 def _statements(script: str) -> list[str]:

@@ -1,66 +1,87 @@
-"""Tenants, their tokens, and the admin token.
-
-A token is shown once, when it is created; the hub stores its SHA-256. Disabling a tenant or rotating its token raises its
-`generation`: tasks of an older generation stop (`TenantWatch` cancels them, and `programs.py` checks before each model call).
-"""
+"""Tenants, and the admin token. `tokens.py` has the tokens of tenants."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import Forbidden, InvalidParams
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.tokens import (
+    ADMIN,
+    FIRST_NAME,
+    MANAGE,
+    MAX_OVERLAP_SECONDS,
+    SCOPES,
+    TENANT,
+    Token,
+    Tokens,
+    add_token,
+    checked_name,
+    digest,
+    new_token,
+    next_number,
+    note,
+    read_token,
+    renumber_tokens,
+    replace_token,
+)
 from dragoman.model.ops import Principal
 
-TENANT, ADMIN = "atr_", "adm_"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
 _TOUCH_SECONDS = 60
 """Minimum seconds between two updates of `last_used_at`."""
 
-_FIELDS = "id, name, disabled, generation, max_running, per_minute, created_at, last_used_at"
+_COLUMNS = ("id", "name", "disabled", "max_running", "per_minute", "created_at", "last_used_at")
+_FIELDS = ", ".join(_COLUMNS)
 _ALL = f"select {_FIELDS} from tenants order by id"
 _BY_ID = f"select {_FIELDS} from tenants where id = ?"
 _BY_NAME = f"select {_FIELDS} from tenants where name = ?"
-_BY_HASH = f"select token_hash, {_FIELDS} from tenants where token_hash = ?"
-_ADD = "insert into tenants (name, token_hash, created_at) values (?, ?, ?) returning id"
+_TOKEN_BY_HASH = "select * from tokens where hash = ? and revoked_at = 0"
+_TOKEN_BY_NUMBER = "select * from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
+_NUMBERS = "select generation from tokens where tenant_id = ? and revoked_at = 0"
+_ADD = "insert into tenants (name, created_at) values (?, ?) returning id"
+_RENAME = "update tenants set name = ? where id = ?"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
-_DISABLE = "update tenants set disabled = ?, generation = generation + ? where id = ?"
-_ROTATE = "update tenants set token_hash = ?, generation = generation + 1 where id = ?"
-_KEEP_SCHEDULES = """
-update schedules set generation = generation + 1 where tenant_id = ?1
-and generation + 1 = (select generation from tenants where id = ?1)
-"""
+_DISABLE = "update tenants set disabled = ? where id = ?"
 _PAUSE_SCHEDULES = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
+_VALID_TOKENS = """
+select * from tokens where tenant_id = ? and kind = 'token' and revoked_at = 0 and replaced = 0 order by id
+"""
 _LIMIT = "update tenants set max_running = ?, per_minute = ? where id = ?"
-_AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
 _AUDITED = """
 select id, at, actor, action, tenant_id, detail from audit where id < ? order by id desc limit ?
 """
-_GET_ADMIN = "select value from secrets where name = 'admin'"
-_PUT_ADMIN = """
-insert into secrets (name, value) values ('admin', ?) on conflict (name) do update set value = excluded.value
+_ADMINS = "select hash, revoked_at, expires_at from admin_tokens where hash = ?"
+_VALID_ADMIN = """
+select hash from admin_tokens where revoked_at = 0 and (expires_at is null or expires_at > ?)
+order by expires_at is null desc, created_at desc, hash limit 1
+"""
+_ADD_ADMIN = "insert into admin_tokens (hash, created_at) values (?, ?) on conflict (hash) do nothing"
+_REVOKE_ADMINS = "update admin_tokens set revoked_at = ? where hash <> ? and revoked_at = 0"
+_EXPIRE_ADMINS = """
+update admin_tokens set expires_at = ?1 where hash <> ?2 and revoked_at = 0 and (expires_at is null or expires_at > ?1)
 """
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
+    """A tenant, and the token that somebody who acts for it showed."""
+
     id: int
     name: str
     disabled: bool
-    generation: int
     max_running: int | None
     """Requests that may run at once; None: the limit of the hub."""
     per_minute: int | None
     created_at: int
     last_used_at: int
+    token: Token | None = None
+    """None: the hub or its operator acts for the tenant, and may do everything."""
 
     @property
     def key(self) -> str:
@@ -68,9 +89,28 @@ class Tenant(Struct, frozen=True, kw_only=True):
         return str(self.id)
 
     @property
+    def generation(self) -> int | None:
+        """The number of the token. Work that began with it stops when it is revoked."""
+        return None if self.token is None else self.token.generation
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for the audit: the tenant's number, and the name of the token or of the user."""
+        return self.key if self.token is None else f"{self.key}/{self.token.name}"
+
+    @property
     def principal(self) -> Principal:
-        """The tenant as the caller of a request."""
-        return Principal(id=self.key, tenant=self.key, generation=self.generation)
+        """The caller of a request. Whoever acts for a tenant works with the tenant's tasks."""
+        scope, more = (
+            (MANAGE, frozenset[str]()) if self.token is None else (self.token.scope, self.token.scopes)
+        )
+        return Principal(
+            id=self.actor,
+            tenant=self.key,
+            owner=self.key,
+            scopes=access_of(scope) | more,
+            generation=self.generation,
+        )
 
     @property
     def public(self) -> dict[str, Any]:
@@ -78,58 +118,100 @@ class Tenant(Struct, frozen=True, kw_only=True):
         out |= {"created_at": self.created_at, "last_used_at": self.last_used_at}
         return out | {"max_concurrent": self.max_running, "rate_per_min": self.per_minute}
 
+    def require(self, scope: str) -> None:
+        """Raises `Forbidden` if the token does not have the scope."""
+        if self.token is not None and not self.token.allows(scope):
+            raise missing_scope(scope, self.token.scope)
+
+
+def access_of(scope: str) -> frozenset[str]:
+    """The scopes of a principal: `tenant:read` and so on. Each scope of a token includes those before it."""
+    return frozenset(f"tenant:{each}" for each in SCOPES[: SCOPES.index(scope) + 1])
+
+
+def missing_scope(needed: str, shown: str = "") -> Forbidden:
+    have = f"; this one has {shown}" if shown else ""
+    return Forbidden(f"this needs a token with the scope {needed}{have}", metadata={"reason": "scope"})
+
 
 class Tenants:
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.tokens = Tokens(database)
         self._touched: dict[int, float] = {}
 
     # -- authentication ----------------------------------------------------------------------------------------
 
-    async def by_token(self, token: str) -> Tenant | None:
-        """The tenant of a token; None if it is unknown or its tenant is disabled."""
-        if not token.startswith(TENANT):
+    async def by_token(self, secret: str) -> Tenant | None:
+        """The tenant of a token; None if it is unknown, revoked or expired, or if its tenant is disabled."""
+        if not secret.startswith(TENANT):
             return None
-        hashed = digest(token)
-        row = await self._db.look_up(_BY_HASH, (hashed,))
-        if row is None or not hmac.compare_digest(row["token_hash"], hashed) or row["disabled"]:
+        hashed = digest(secret)
+        row = await self._db.look_up(_TOKEN_BY_HASH, (hashed,))
+        if row is None or not hmac.compare_digest(row["hash"], hashed):
             return None
-        return _tenant(row)
+        return await self._with_token(row["tenant_id"], read_token(row))
+
+    async def by_user(
+        self, named: str, user: str, scope: str, *, expires_at: int, scopes: frozenset[str] = frozenset()
+    ) -> Tenant | None:
+        """The tenant of a user; None if there is no such tenant, or if it or the user is shut out."""
+        try:
+            tenant = await self.find(named)
+        except NotFound:
+            return None
+        if tenant.disabled or (token := await self.tokens.user(tenant.id, user, scope)) is None:
+            return None
+        return replace(tenant, token=replace(token, scope=scope, expires_at=expires_at, scopes=scopes))
 
     async def touch(self, tenant: Tenant) -> None:
-        """Update `last_used_at`, at most once a minute."""
-        now = time.time()
-        if now - self._touched.get(tenant.id, 0.0) >= _TOUCH_SECONDS:
-            self._touched[tenant.id] = now
+        """Update `last_used_at` of the token and of the tenant, at most once a minute."""
+        now, token = time.time(), tenant.token
+        if token is not None and now - self._touched.get(token.id, 0.0) >= _TOUCH_SECONDS:
+            self._touched[token.id] = now
             await self._db.change(_TOUCHED, (int(now), tenant.id))
+            await self.tokens.touch(token.id, int(now))
 
     async def current(self, id: int) -> Tenant | None:
         """The tenant as it is now."""
         row = await self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)
 
+    async def acting(self, id: int, generation: int | None, *, expired: bool = True) -> Tenant | None:
+        """The tenant for work that began with a token; None if that is revoked, or if the tenant is disabled or gone.
+
+        None as the generation: the hub or its operator began the work. A token that has `expired` will do, unless that is False.
+        """
+        tenant = await self.current(id)
+        if tenant is None or tenant.disabled or generation is None:
+            return None if tenant is None or tenant.disabled else tenant
+        row = await self._db.look_up(_TOKEN_BY_NUMBER, (id, generation))
+        if row is None or (not expired and read_token(row).expired(time.time())):
+            return None
+        return replace(tenant, token=read_token(row))
+
+    async def generations(self, id: int) -> frozenset[int]:
+        """The numbers of all tokens whose work may go on."""
+        return frozenset(row["generation"] for row in await self._db.all(_NUMBERS, (id,)))
+
+    async def _with_token(self, id: int, token: Token) -> Tenant | None:
+        tenant = None if token.expired(time.time()) else await self.current(id)
+        return None if tenant is None or tenant.disabled else replace(tenant, token=token)
+
     # -- administration -------------------------------------------------------------------------------------
 
     async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
-        """A new tenant and its token. Raises `InvalidParams` and `Conflict`."""
-        name = name.strip()
-        why = ""
-        if not _NAME.fullmatch(name):
-            why = "is 1 to 100 letters, digits, spaces and ._@- , and begins with a letter or a digit"
-        elif name.isdigit():
-            why = "is no number: it would be taken for that of another tenant"
-        if why:
-            raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
-        token = new_token(TENANT)
+        """A new tenant and its first token, which has the scope admin. Raises `InvalidParams` and `Conflict`."""
+        name, secret = _checked_name(name), new_token(TENANT)
 
         async def add(db: Transaction) -> Tenant:
-            if (row := await db.one(_BY_NAME, (name,))) is not None:
-                raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).public)
-            row = await db.one(_ADD, (name, digest(token), _now()))
-            await _note(db, actor, "tenant.create", row["id"], name)
-            return _tenant(await db.one(_BY_ID, (row["id"],)))
+            await _must_be_free(db, name)
+            row = await db.one(_ADD, (name, _now()))
+            token = await add_token(db, row["id"], FIRST_NAME, MANAGE, secret, actor=actor)
+            await note(db, actor, "tenant.create", row["id"], name)
+            return replace(_tenant(await db.one(_BY_ID, (row["id"],))), token=token)
 
-        return await self._db.run(add), token
+        return await self._db.run(add), secret
 
     async def list(self) -> Sequence[Tenant]:
         rows = await self._db.all(_ALL)
@@ -144,27 +226,54 @@ class Tenants:
             raise NotFound(f"there is no tenant {named[:100]!r}")
         return _tenant(row)
 
+    async def check_new_name(self, tenant: Tenant, name: str) -> None:
+        """Raises `InvalidParams` and `Conflict`."""
+        name = _checked_name(name)
+        if name != tenant.name:
+            await self._db.read(lambda db: _must_be_free(db, name))
+
+    async def rename(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
+        """Raises `InvalidParams` and `Conflict`."""
+        name = _checked_name(name)
+
+        async def rename(db: Transaction) -> Tenant:
+            if name != tenant.name:
+                await _must_be_free(db, name)
+                await db.change(_RENAME, (name, tenant.id))
+                await note(db, actor, "tenant.rename", tenant.id, f"{tenant.name} is now {name}")
+            return await _now_is(db, tenant)
+
+        return await self._db.run(rename, tenant=tenant.id)
+
     async def disable(self, tenant: Tenant, disabled: bool, *, actor: str = "admin") -> Tenant:
         async def change(db: Transaction) -> Tenant:
-            await db.change(_DISABLE, (disabled, int(disabled), tenant.id))
+            await db.change(_DISABLE, (int(disabled), tenant.id))
             if disabled:  # running tasks stop; schedules wait until the tenant is enabled
-                await db.change(_KEEP_SCHEDULES, (tenant.id,))
-            await _note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
-            return _tenant(await db.one(_BY_ID, (tenant.id,)))
+                await next_number(db, tenant.id)
+                await renumber_tokens(db, tenant.id)
+            await note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
+            return await _now_is(db, tenant)
 
         return await self._db.run(change, tenant=tenant.id)
 
-    async def rotate(self, tenant: Tenant, *, actor: str = "admin") -> tuple[Tenant, str]:
-        """Replace the token at once. Schedules are paused: somebody who stole the token may have made them."""
-        token = new_token(TENANT)
+    async def rotate(self, tenant: Tenant, *, overlap: int = 0, actor: str = "admin") -> tuple[Tenant, str]:
+        """Replace all tokens of a tenant by one with the scope admin. The old ones are valid for `overlap` more seconds.
+
+        Without an overlap, all schedules are paused: somebody who stole a token may have made them.
+        """
+        secret = new_token(TENANT)
 
         async def change(db: Transaction) -> Tenant:
-            await db.change(_ROTATE, (digest(token), tenant.id))
-            await db.change(_PAUSE_SCHEDULES, (tenant.id,))
-            await _note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
-            return _tenant(await db.one(_BY_ID, (tenant.id,)))
+            made = await add_token(db, tenant.id, FIRST_NAME, MANAGE, secret, actor=actor)
+            for row in await db.all(_VALID_TOKENS, (tenant.id,)):
+                if row["id"] != made.id:
+                    await replace_token(db, tenant.id, read_token(row), made, overlap)
+            if overlap <= 0:
+                await db.change(_PAUSE_SCHEDULES, (tenant.id,))
+            await note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
+            return replace(await _now_is(db, tenant), token=made)
 
-        return await self._db.run(change, tenant=tenant.id), token
+        return await self._db.run(change, tenant=tenant.id), secret
 
     async def limit(
         self, tenant: Tenant, max_running: int | None, per_minute: int | None, *, actor: str = "admin"
@@ -173,8 +282,8 @@ class Tenants:
 
         async def change(db: Transaction) -> Tenant:
             await db.change(_LIMIT, (max_running, per_minute, tenant.id))
-            await _note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
-            return _tenant(await db.one(_BY_ID, (tenant.id,)))
+            await note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
+            return await _now_is(db, tenant)
 
         return await self._db.run(change, tenant=tenant.id)
 
@@ -187,7 +296,9 @@ class Tenants:
     async def admin(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
         """Ensure that there is an admin token: `token`, or the existing one, or a new one, which is returned.
 
-        `show` gets a new token before it is stored, so a token that was never shown is never valid.
+        `show` gets a new token before it is stored, so a token that was never shown is never valid. If two hubs start at the same
+        moment and both show one, both are valid. A given `token` replaces all others. Raises `InvalidParams` for one that was
+        itself replaced before: somebody who knows it must not get in again because a hub starts with an old setting.
         """
         made = ""
         if not token:
@@ -196,48 +307,75 @@ class Tenants:
             token = made = new_token(ADMIN)
             if show is not None:
                 show(made)
-        await self._db.change(_PUT_ADMIN, (digest(token),))
+        hashed = digest(token)
+        known = await self._db.one(_ADMINS, (hashed,))
+        if known is not None and (known["revoked_at"] or known["expires_at"] is not None):
+            raise InvalidParams(
+                "the admin token of the settings was replaced by another one: set the new one, or none"
+            )
+        if known is None:
+            await self._db.run(lambda db: _put_admin(db, hashed, alone=not made))
         return made
 
-    async def rotate_admin(self, *, show: Callable[[str], None], actor: str = "cli") -> None:
-        """Replace the admin token at once. `show` gets the new one before it is stored."""
+    async def rotate_admin(
+        self, *, show: Callable[[str], None], overlap: int = 0, actor: str = "cli"
+    ) -> None:
+        """Replace the admin token. `show` gets the new one before it is stored; the old one is valid for `overlap` more seconds."""
         token = new_token(ADMIN)
         show(token)
 
         async def change(db: Transaction) -> None:
-            await db.change(_PUT_ADMIN, (digest(token),))
-            await _note(db, actor, "admin.rotate_token", 0, "")
+            await _put_admin(db, digest(token), alone=True, overlap=overlap)
+            await note(db, actor, "admin.rotate_token", 0, f"{overlap} s overlap" if overlap else "")
 
         await self._db.run(change)
 
     async def has_admin(self) -> bool:
-        return await self._db.look_up(_GET_ADMIN) is not None
+        return bool(await self.admin_hash())
 
     async def admin_hash(self) -> str:
-        """The stored hash of the admin token; empty if there is none."""
-        row = await self._db.look_up(_GET_ADMIN)
-        return "" if row is None else str(row["value"])
+        """The hash of the newest admin token; empty if there is none."""
+        row = await self._db.look_up(_VALID_ADMIN, (_now(),))
+        return "" if row is None else str(row["hash"])
 
     async def is_admin(self, token: str) -> bool:
-        row = await self._db.look_up(_GET_ADMIN)
-        return row is not None and hmac.compare_digest(row["value"], digest(token))
+        row = await self._db.look_up(_ADMINS, (digest(token),))
+        if row is None or not hmac.compare_digest(row["hash"], digest(token)) or row["revoked_at"]:
+            return False
+        return row["expires_at"] is None or row["expires_at"] > time.time()
 
 
-def new_token(kind: str) -> str:
-    return kind + secrets.token_hex(32)
+async def _put_admin(db: Transaction, hashed: str, *, alone: bool, overlap: int = 0) -> None:
+    now = _now()
+    await db.change(_ADD_ADMIN, (hashed, now))
+    if alone and overlap > 0:
+        await db.change(_EXPIRE_ADMINS, (now + min(overlap, MAX_OVERLAP_SECONDS), hashed))
+    elif alone:
+        await db.change(_REVOKE_ADMINS, (now, hashed))
 
 
-def digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+async def _must_be_free(db: Transaction, name: str) -> None:
+    if (row := await db.one(_BY_NAME, (name,))) is not None:
+        raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).public)
+
+
+async def _now_is(db: Transaction, tenant: Tenant) -> Tenant:
+    row = await db.one(_BY_ID, (tenant.id,))
+    if row is None:
+        raise NotFound(f"there is no tenant {tenant.name!r}")
+    return _tenant(row)
+
+
+def _checked_name(name: str) -> str:
+    name = checked_name(name, "tenant")
+    if name.isdigit():
+        why = "is no number: it would be taken for that of another tenant"
+        raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
+    return name
 
 
 def _tenant(row: Row) -> Tenant:
-    values = {key: row[key] for key in row.keys() if key != "token_hash"}  # noqa: SIM118
-    return Tenant(**{**values, "disabled": bool(row["disabled"])})
-
-
-async def _note(db: Transaction, actor: str, action: str, tenant: int, detail: str) -> None:
-    await db.change(_AUDIT, (_now(), actor, action, tenant, detail))
+    return Tenant(**{name: row[name] for name in _COLUMNS} | {"disabled": bool(row["disabled"])})
 
 
 def _now() -> int:

@@ -11,9 +11,9 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -37,9 +37,10 @@ from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.tenants.budgets import Budgets
 from dragoman.model.content import NOTHING, Message
-from dragoman.model.ops import Call, Scope, SendMessage
+from dragoman.model.ops import Call, Principal, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota
 
+T = TypeVar("T")
 Key = tuple[str, str]
 """An agent and a task. Callers of A2A 0.1 choose task ids, so two agents may have the same one."""
 START_SECONDS = 10.0
@@ -52,8 +53,8 @@ class RunningTask(Struct):
     """A running task of a tenant. `asked`: the tenant itself asked for it."""
 
     asked: bool
-    generation: int
-    """The tenant's generation when the task started; the task stops when it changes."""
+    generation: int | None
+    """The number of the token that the task started with; the task stops when that is revoked."""
     begun: bool = False
     conversation: int = 0
     via: str = ""
@@ -244,9 +245,8 @@ class Admission:
         `inline`: the agent comes with the request, and is not in the catalogue.
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
-        tenant, agent = await self._tenants.current(number), call.scope.agent
-        generation = call.principal.generation
-        if tenant is None or tenant.disabled or generation not in (None, tenant.generation):
+        tenant, agent = await self._tenants.acting(number, call.principal.generation), call.scope.agent
+        if tenant is None:
             raise Unauthenticated("missing or invalid bearer token")
         found = await self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
@@ -279,6 +279,17 @@ class Admission:
         finally:
             starts = self._starts(call.scope, message.task_id)
             self._quotas.release(tenant.key, agent, message.task_id, starts=starts)
+
+    async def while_valid(self, principal: Principal, batches: AsyncIterator[T]) -> AsyncIterator[T]:
+        """The batches of a stream while the token of its reader is valid. Raises `Unauthenticated` after that."""
+        looked = time.monotonic()
+        async with aclosing(cast(AsyncGenerator[T], batches)) as opened:
+            async for batch in opened:
+                if (now := time.monotonic()) - looked > WATCH_SECONDS:
+                    looked, number = now, int(principal.tenant)
+                    if await self._tenants.acting(number, principal.generation, expired=False) is None:
+                        raise Unauthenticated("the token is not valid any more")
+                yield batch
 
 
 def _too_many(seconds: float, reason: str = "rate_limit") -> RateLimited:
@@ -322,7 +333,7 @@ WATCH_SECONDS = 0.25
 
 
 class TenantWatch:
-    """Cancels the tasks of tenants that the command line has disabled or given a new token."""
+    """Cancels the tasks of tenants that another process has disabled, and those of tokens that it has revoked."""
 
     def __init__(
         self,

@@ -1,0 +1,325 @@
+"""The tokens of tenants: names, scopes, expiry, rotation. Users that an issuer knows are here, too.
+
+A token is shown once, when it is created; the hub stores its SHA-256. Each has a number of its own, its `generation`, which work
+that it begins carries along. When it is revoked, that work stops (`TenantWatch` cancels it, and `programs.py` checks before each
+model call), and schedules that it made are paused. When it expires, nothing new begins, and what runs may finish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import InvalidParams
+from dragoman.hub.errors import Conflict, NotFound
+from dragoman.hub.store.database import Database, Row, Transaction
+
+TENANT, ADMIN = "atr_", "adm_"
+"""How tokens of tenants and of administrators begin."""
+READ, RUN, MANAGE = "read", "run", "admin"
+SCOPES = (READ, RUN, MANAGE)
+"""What a token may do: see everything of its tenant; also use its agents; also change agents, tokens and the tenant itself."""
+TOKEN, USER = "token", "user"
+FIRST_NAME = "default"
+"""The name of the token that a new tenant has."""
+MAX_TOKENS = 200
+"""Valid tokens per tenant."""
+MAX_OVERLAP_SECONDS = 90 * 86_400
+"""How long a token that is replaced may stay valid."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
+
+_FIELDS = "id, kind, name, scope, generation, expires_at, replaced, revoked_at, created_at, created_by, last_used_at"
+_LIST = f"select {_FIELDS} from tokens where tenant_id = ? and revoked_at = 0 order by id"
+_LIST_ALL = f"select {_FIELDS} from tokens where tenant_id = ? order by id"
+_ONE = f"select {_FIELDS} from tokens where tenant_id = ? and id = ?"
+_VALID = """
+select count(*) from tokens where tenant_id = ?1 and kind = 'token' and revoked_at = 0
+and (expires_at is null or expires_at > ?2)
+"""
+_NAMED = """
+select id from tokens where tenant_id = ?1 and kind = 'token' and name = ?2 and revoked_at = 0 and replaced = 0
+and (expires_at is null or expires_at > ?3)
+"""
+_OTHER_MANAGER = """
+select id from tokens where tenant_id = ?1 and id <> ?2 and kind = 'token' and scope = 'admin' and revoked_at = 0
+and (expires_at is null or expires_at > ?3) and replaced = 0
+"""
+_NEXT_NUMBER = "update tenants set generation = generation + 1 where id = ? returning generation"
+_ADD = f"""
+insert into tokens (tenant_id, kind, name, hash, scope, generation, expires_at, created_at, created_by)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_FIELDS}
+"""
+_REVOKE = "update tokens set revoked_at = ?, hash = null where tenant_id = ? and id = ? and revoked_at = 0"
+_ALLOW = "update tokens set revoked_at = 0 where tenant_id = ? and id = ? and kind = 'user'"
+_EXPIRE = """
+update tokens set replaced = 1, expires_at = case when expires_at < ?1 then expires_at else ?1 end where tenant_id = ?2 and id = ?3
+"""
+_RENUMBER = "update tokens set generation = ? where tenant_id = ? and generation = ?"
+_MOVE_SCHEDULES = "update schedules set generation = ? where tenant_id = ? and generation = ?"
+_PAUSE_SCHEDULES = """
+update schedules set status = 'paused' where tenant_id = ? and generation = ? and status = 'active'
+"""
+_USER = f"select {_FIELDS} from tokens where tenant_id = ? and kind = 'user' and name = ?"
+_USER_SCOPE = "update tokens set scope = ? where id = ?"
+_TOUCH = "update tokens set last_used_at = ? where id = ?"
+_AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """A token, without its secret, or a user."""
+
+    id: int
+    kind: str
+    name: str
+    """Of a user: the issuer and the subject."""
+    scope: str
+    generation: int
+    expires_at: int | None
+    replaced: int
+    """Another token took its place, and it is valid until it expires."""
+    revoked_at: int
+    created_at: int
+    created_by: str
+    last_used_at: int
+    scopes: frozenset[str] = frozenset()
+    """Of a user: further scopes that the issuer gave, for the skills of agents."""
+
+    def allows(self, scope: str) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    def expired(self, now: float) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def public(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "scope": self.scope,
+            "expires_at": self.expires_at,
+            "replaced": bool(self.replaced),
+            "revoked": bool(self.revoked_at),
+            "created_at": self.created_at,
+            "created_by": self.created_by,
+            "last_used_at": self.last_used_at,
+        }
+
+
+class Tokens:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def list(self, tenant: int, *, revoked: bool = False) -> Sequence[Token]:
+        """Oldest first; those that are revoked only if asked for."""
+        return [read_token(row) for row in await self._db.all(_LIST_ALL if revoked else _LIST, (tenant,))]
+
+    async def find(self, tenant: int, id: int) -> Token:
+        """Raises `NotFound`."""
+        row = await self._db.one(_ONE, (tenant, id))
+        if row is None:
+            raise NotFound(f"there is no token {id}")
+        return read_token(row)
+
+    async def create(
+        self,
+        tenant: int,
+        name: str,
+        scope: str,
+        *,
+        expires_at: int | None = None,
+        actor: str,
+    ) -> tuple[Token, str]:
+        """A new token and its secret. Raises `InvalidParams` and `Conflict`."""
+        name, secret, now = checked_name(name), new_token(TENANT), _now()
+        if scope not in SCOPES:
+            why = f"is one of {', '.join(SCOPES)}"
+            raise InvalidParams(f"the scope of a token {why}", fields=(("scope", why),))
+        if expires_at is not None and expires_at <= now:
+            raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
+
+        async def create(db: Transaction) -> Token:
+            if (row := await db.one(_NAMED, (tenant, name, now))) is not None:
+                raise Conflict(f"there is a token {name!r} already", existing={"id": row["id"], "name": name})
+            if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
+                raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
+            made = await add_token(db, tenant, name, scope, secret, expires_at=expires_at, actor=actor)
+            await note(db, actor, "token.create", tenant, f"{name} ({scope})")
+            return made
+
+        return await self._db.run(create, tenant=tenant), secret
+
+    async def revoke(self, tenant: int, id: int, *, actor: str, keep_one: bool = False) -> Token:
+        """End a token, or shut a user out, at once. `keep_one`: not the last one with the scope admin.
+
+        Raises `NotFound` and `Conflict`.
+        """
+
+        async def revoke(db: Transaction) -> Token:
+            token = await _must_find(db, tenant, id)
+            last = token.kind == TOKEN and token.scope == MANAGE and keep_one and not token.revoked_at
+            if last and await db.one(_OTHER_MANAGER, (tenant, id, _now())) is None:
+                raise Conflict(
+                    "this is the last token with the scope admin: create another one first, or ask the operator"
+                )
+            await revoke_token(db, tenant, token)
+            await note(db, actor, "token.revoke", tenant, token.name)
+            return await _must_find(db, tenant, id)
+
+        return await self._db.run(revoke, tenant=tenant)
+
+    async def allow(self, tenant: int, id: int, *, actor: str) -> Token:
+        """Let a user in again who was shut out. Raises `NotFound`, and `Conflict` for a token."""
+
+        async def allow(db: Transaction) -> Token:
+            token = await _must_find(db, tenant, id)
+            if token.kind != USER:
+                raise Conflict("a token that is revoked stays so: create another one")
+            await _renumber(db, tenant, token)  # what it began before stays stopped
+            await db.change(_ALLOW, (tenant, id))
+            await note(db, actor, "token.allow", tenant, token.name)
+            return await _must_find(db, tenant, id)
+
+        return await self._db.run(allow, tenant=tenant)
+
+    async def rotate(
+        self, tenant: int, id: int, *, overlap: int = 0, expires_at: int | None = None, actor: str
+    ) -> tuple[Token, str]:
+        """Replace a token by a new one of the same name and scope. Returns it and its secret.
+
+        The old one is valid for `overlap` more seconds, and its work and schedules go on. Without an overlap it is revoked. Raises
+        `NotFound` and `Conflict`.
+        """
+        secret, now = new_token(TENANT), _now()
+        if expires_at is not None and expires_at <= now:
+            raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
+
+        async def rotate(db: Transaction) -> Token:
+            old = await _must_find(db, tenant, id)
+            if old.kind != TOKEN or old.revoked_at or old.replaced or old.expired(now):
+                raise Conflict("only a valid token that was not replaced before can be replaced")
+            made = await add_token(
+                db, tenant, old.name, old.scope, secret, expires_at=expires_at, actor=actor
+            )
+            await replace_token(db, tenant, old, made, overlap)
+            await note(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
+            return made
+
+        return await self._db.run(rotate, tenant=tenant), secret
+
+    async def user(self, tenant: int, name: str, scope: str) -> Token | None:
+        """A user that an issuer knows; None if the user is shut out. The first time, the user is stored."""
+        row = await self._db.look_up(_USER, (tenant, name))
+        if row is None or row["scope"] != scope:
+
+            async def store(db: Transaction) -> Row:
+                row = await db.one(_USER, (tenant, name))
+                if row is None:
+                    number = await next_number(db, tenant)
+                    values = (tenant, USER, name, None, scope, number, None, _now(), "oidc")
+                    row = await db.one(_ADD, values)
+                    await note(db, name, "user.first_seen", tenant, scope)
+                elif row["scope"] != scope:
+                    await db.change(_USER_SCOPE, (scope, row["id"]))
+                return await db.one(_USER, (tenant, name))
+
+            row = await self._db.run(store, tenant=tenant)
+        token = read_token(row)
+        return None if token.revoked_at else token
+
+    async def touch(self, id: int, now: int) -> None:
+        await self._db.change(_TOUCH, (now, id))
+
+
+async def add_token(
+    db: Transaction,
+    tenant: int,
+    name: str,
+    scope: str,
+    secret: str,
+    *,
+    actor: str,
+    expires_at: int | None = None,
+) -> Token:
+    number = await next_number(db, tenant)
+    values = (tenant, TOKEN, name, digest(secret), scope, number, expires_at, _now(), actor)
+    return read_token(await db.one(_ADD, values))
+
+
+async def revoke_token(db: Transaction, tenant: int, token: Token) -> None:
+    """Schedules are paused: somebody who stole the token may have made them."""
+    await db.change(_REVOKE, (_now(), tenant, token.id))
+    await db.change(_PAUSE_SCHEDULES, (tenant, token.generation))
+    await next_number(db, tenant)  # every hub notices
+
+
+async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, overlap: int) -> None:
+    """Let `old` expire in `overlap` seconds, or now."""
+    if overlap <= 0:
+        await revoke_token(db, tenant, old)
+        return
+    await db.change(_EXPIRE, (_now() + min(overlap, MAX_OVERLAP_SECONDS), tenant, old.id))
+    await db.change(_MOVE_SCHEDULES, (new.generation, tenant, old.generation))
+
+
+async def renumber_tokens(db: Transaction, tenant: int) -> None:
+    """Give all tokens new numbers: what they began stops, and their schedules stay theirs."""
+    for row in await db.all(_LIST, (tenant,)):
+        await _renumber(db, tenant, read_token(row))
+
+
+async def _renumber(db: Transaction, tenant: int, token: Token) -> None:
+    number = await next_number(db, tenant)
+    await db.change(_RENUMBER, (number, tenant, token.generation))
+    await db.change(_MOVE_SCHEDULES, (number, tenant, token.generation))
+
+
+async def next_number(db: Transaction, tenant: int) -> int:
+    row = await db.one(_NEXT_NUMBER, (tenant,))
+    if row is None:
+        raise NotFound("there is no such tenant")
+    return int(row["generation"])
+
+
+async def note(db: Transaction, actor: str, action: str, tenant: int, detail: str) -> None:
+    """Write what an administrator did."""
+    await db.change(_AUDIT, (_now(), actor, action, tenant, detail))
+
+
+async def _must_find(db: Transaction, tenant: int, id: int) -> Token:
+    row = await db.one(_ONE, (tenant, id))
+    if row is None:
+        raise NotFound(f"there is no token {id}")
+    return read_token(row)
+
+
+def read_token(row: Row) -> Token:
+    names = Token.__struct_fields__[:-1]
+    return Token(**{name: row[name] for name in names})
+
+
+def checked_name(name: str, what: str = "token") -> str:
+    """Raises `InvalidParams`."""
+    name = name.strip()
+    if not NAME.fullmatch(name):
+        why = "is 1 to 100 letters, digits, spaces and ._@- , and begins with a letter or a digit"
+        raise InvalidParams(f"the name of a {what} {why}", fields=(("name", why),))
+    return name
+
+
+def new_token(kind: str) -> str:
+    return kind + secrets.token_hex(32)
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _now() -> int:
+    return int(time.time())
