@@ -88,6 +88,15 @@ async def delegate(turn: Turn) -> str:
 
 
 @agent.skill
+async def delegate_and_wait(turn: Turn) -> str:
+    """Lets another agent do it, and then works until it is canceled."""
+    await turn.call("helper", "the work")
+    await turn.status("Waiting")
+    await asyncio.Event().wait()
+    return ""
+
+
+@agent.skill
 async def broken(turn: Turn) -> str:
     """Fails."""
     raise ValueError("it broke")

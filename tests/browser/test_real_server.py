@@ -233,6 +233,24 @@ async def test_children_are_a_tree_that_can_be_opened(page: Page, server: Server
     await expect(page.locator(".taskhead h1")).to_have_text("the work")
 
 
+async def test_a_child_that_somebody_opened_stays_open_while_the_log_grows(
+    page: Page, server: Server
+) -> None:
+    await enter(page, server, "chat/clerk")
+    await say(page, "go", "delegate_and_wait")
+    await expect(page.get_by_role("link", name="Open the task")).to_be_visible()
+    await open_task(page)
+    await page.get_by_role("tab", name="Children 1").click()
+    await page.locator(".tree summary").click()
+    await expect(page.locator(".treebody .badge")).to_have_text("completed")
+    opened = await page.locator(".treebody").element_handle()
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("button", name="Cancel the task").click()
+    await expect(page.locator(".taskhead .badge")).to_have_text("canceled")
+    await expect(page.locator(".record", has_text="canceled")).to_be_visible()
+    assert opened is not None and await opened.is_visible()
+
+
 async def test_the_table_of_tasks_is_live_and_says_what_waits_for_a_person(
     page: Page, server: Server
 ) -> None:

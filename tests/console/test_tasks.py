@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+from pathlib import Path
 
-from tests.console.conftest import Operator
+import msgspec
+import pytest
+
+from dragoman import Agent, Turn
+from dragoman.engine.records import Record, Snapshot
+from tests.console.conftest import Operator, console_app
 
 
 async def test_agents_have_their_card_their_skills_and_their_counts(operator: Operator) -> None:
@@ -105,3 +110,67 @@ def test_keys_are_safe_in_urls() -> None:
 
     key = key_of(Scope("a/b", "ü", 'x"y'), "../..")
     assert key.replace("-", "").replace("_", "").isalnum() and msgspec.json.encode(key)
+
+
+async def test_opening_the_page_of_a_long_log_folds_it_at_most_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent("Long")
+
+    @agent.skill
+    async def write(turn: Turn) -> None:
+        for n in range(2000):
+            await turn.artifact("result").write(f"line {n} of a text that is long enough\n")
+
+    folded = 0
+    apply = Snapshot._apply
+
+    def count(snapshot: Snapshot, record: Record) -> None:
+        nonlocal folded
+        folded += 1
+        apply(snapshot, record)
+
+    async with console_app(agent, store=f"sqlite:///{tmp_path}/tasks.db") as (app, _):
+        operator = Operator(app)
+        await operator.send("go", agent="")
+        (row,) = (await operator.get("/tasks"))["tasks"]
+        monkeypatch.setattr(Snapshot, "_apply", count)
+        one = await operator.get(f"/tasks/{row['key']}?fold=0")
+        assert (one["records"], one["task"]) == (row["records"], None)
+        tail = await operator.get(f"/tasks/{row['key']}/records?after={row['records'] - 100}")
+        assert len(tail["records"]) == 100 and {record["attempt"] for record in tail["records"]} == {1}
+        live = operator.open("GET", f"/tasks/{row['key']}/events?after={row['records']}")
+        await live.until(lambda: b"event: state" in live.body)
+        live.gone.set()
+        await live.end()
+        assert row["records"] > 2000 and folded <= row["records"]
+
+
+async def test_a_copy_of_a_task_shows_the_attempts_of_the_log_that_it_has(tmp_path: Path) -> None:
+    """The lease of a copy is its first, but its log has the records of those before."""
+    runs: list[str] = []
+    agent = Agent("Dies")
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        runs.append(turn.text)
+        await turn.status("once")
+        return "done"
+
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with console_app(agent, store=store) as (app, _):
+        operator = Operator(app)
+        await operator.send("go")
+        (row,) = (await operator.get("/tasks"))["tasks"]
+        made = await operator("POST", f"/tasks/{row['key']}/fork", {"record": 3})
+        assert made.status == 201
+        key = made.json["key"]
+        live = operator.open("GET", f"/tasks/{key}/events")
+        await live.until(lambda: b"COMPLETED" in live.body)
+        live.gone.set()
+        await live.end()
+        records = (await operator.get(f"/tasks/{key}/records"))["records"]
+        assert records[-1]["kind"] == "status"
+        tail = (await operator.get(f"/tasks/{key}/records?after=1"))["records"]
+        assert [r["attempt"] for r in tail] == [r["attempt"] for r in records[1:]]
+        assert (await operator.get(f"/tasks/{key}"))["attempts"] == max(r["attempt"] for r in records)

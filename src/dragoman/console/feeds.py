@@ -17,11 +17,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dragoman.console.api import frame
 from dragoman.console.records import encode_frames
 from dragoman.engine.follow import Reader
 from dragoman.engine.protocols import TaskInfo, TaskQuery
-from dragoman.engine.records import Record, read_topic
+from dragoman.engine.records import Mail, Record, read_topic, unpack
 from dragoman.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
@@ -46,6 +48,21 @@ STATE_KINDS = frozenset({"message", "cancel", "turn", "status", "ask", "reply", 
 
 Rows = Callable[[TaskInfo], Awaitable[Any]]
 """Makes the row of a task that viewers see."""
+
+
+def first_mail(info: TaskInfo) -> Mail | None:
+    """The first message of a task, if `info.head` has all of it."""
+    try:
+        body = unpack(info.head.partition(b"\n")[0], 1)[0].body
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError):
+        return None
+    return body if isinstance(body, Mail) else None
+
+
+def has_one_attempt(info: TaskInfo) -> bool:
+    """True if nothing of a task ran twice, as its row says: one lease is one attempt, but a copy has the records of others."""
+    mail = first_mail(info)
+    return info.fence <= 1 and mail is not None and not mail.copy_of
 
 
 def attempt_at(attempts: Sequence[tuple[int, int]], seq: int) -> int:
@@ -207,9 +224,10 @@ class TaskFeeds:
         viewer = _Viewer()
         feed.viewers.add(viewer)
         try:
-            snapshot = await log.load(info.id)
-            if len(snapshot.attempts) > len(feed.attempts):
-                feed.attempts = snapshot.attempts
+            if not has_one_attempt(info) and len(attempts := (await log.load(info.id)).attempts) > len(
+                feed.attempts
+            ):
+                feed.attempts = attempts
             yield frame(await self._rows(info), event="state")
             while True:
                 ready: list[bytes] = []

@@ -20,13 +20,13 @@ from dragoman.console import dialect_views
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, stream
 from dragoman.console.dialect_views import DialectView
-from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, note_attempts
+from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, first_mail, has_one_attempt, note_attempts
 from dragoman.console.records import RecordView, describe_parts, one_line, view
 from dragoman.dialects import cards
 from dragoman.engine.delegate import get_child
 from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
-from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot, unpack
+from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot
 from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound, Unreachable
 from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
@@ -144,7 +144,7 @@ class TaskDetail(TaskRow, frozen=True, kw_only=True):
     """A task, and what its log folds to."""
 
     task: Any
-    """As A2A 1.0 writes it."""
+    """As A2A 1.0 writes it; null if it was not asked for."""
     webhooks: Sequence[Any]
     children: list[ChildView]
     parent: Copied | None
@@ -223,8 +223,7 @@ class Tasks:
         return await self._row(info, max_bytes=info.size)
 
     async def _row(self, info: TaskInfo, *, max_bytes: int) -> TaskRow:
-        first = _first_record(info.head)
-        mail = first.body if first is not None and isinstance(first.body, Mail) else None
+        mail = first_mail(info)
         if mail is not None:
             text = one_line(describe_parts(mail.message.parts))
         else:
@@ -265,11 +264,11 @@ class Tasks:
         return key
 
     async def _attempts(self, info: TaskInfo, max_bytes: int) -> int:
-        """The most attempts that a turn of a task took. One lease is one attempt; for more, the log says it."""
-        if info.fence <= 1 or info.size > max_bytes:
+        """The most attempts that a turn of a task took."""
+        if has_one_attempt(info) or info.size > max_bytes:
             return max(1, info.attempt)
-        with suppress(TaskNotFound):
-            snapshot = await self._store.scope(info.scope).load(info.id)
+        with suppress(TaskNotFound, NotFound):
+            snapshot = await self.snapshot(info)
             return max((n for _, n in snapshot.attempts), default=1)
         return 1
 
@@ -311,13 +310,21 @@ class Tasks:
                 states[state.value] = states.get(state.value, 0) + n
         return counts
 
+    async def snapshot(self, info: TaskInfo) -> Snapshot:
+        """The task as it is now. A long log is folded once for all that a page asks for."""
+        if info.size <= LISTED_BYTES:
+            return await self._store.scope(info.scope).load(info.id)
+        return await self.at(info, info.seq)
+
     async def records(self, info: TaskInfo, after: int, limit: int) -> list[RecordView]:
         log = self._store.scope(info.scope)
         read = await log.read(info.id, after=after, limit=limit, max_bytes=PAGE_BYTES)
-        if after == 0:  # what a page needs to know is in it: a long log need not be folded
+        if after == 0 or has_one_attempt(
+            info
+        ):  # what a page needs to know is in it: a long log need not be folded
             attempts = note_attempts((), read)
         else:
-            attempts = (await log.load(info.id)).attempts
+            attempts = (await self.snapshot(info)).attempts
         return [view(record, attempt_at(attempts, record.seq)) for record in read]
 
     async def record(self, info: TaskInfo, seq: int) -> Record:
@@ -359,9 +366,8 @@ class Tasks:
             del self._folds[next(iter(self._folds))]
         return folds
 
-    async def children(self, info: TaskInfo) -> list[ChildView]:
+    async def children(self, info: TaskInfo, snapshot: Snapshot) -> list[ChildView]:
         """Where a task delegated to: the children of the last turn."""
-        snapshot = await self._store.scope(info.scope).load(info.id)
         found: list[ChildView] = []
         for child in list(snapshot.children.values())[:MAX_CHILDREN]:
             found.append(await self._child(info.scope, child))
@@ -403,15 +409,6 @@ def _created(info: TaskInfo, mail: Mail | None) -> str | None:
         return mail.at
     stamp = info.head[:20].partition(b" ")[0]
     return timestamp(int(stamp) / 1000) if stamp.isdigit() else None
-
-
-def _first_record(head: bytes) -> Record | None:
-    """The first record of a log, if it is whole in `head`."""
-    line = head.partition(b"\n")[0]
-    try:
-        return unpack(line, 1)[0]
-    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError):
-        return None
 
 
 def _text_of_prefix(head: bytes) -> str:
@@ -549,16 +546,22 @@ def routes(console: Console) -> Sequence[Route]:
         tenant = None if request.caller.role == OPERATOR else request.caller.tenant
         await stream(request.exchange, listed.follow(tenant, _check(console, request)))
 
-    @api.add("GET", "/tasks/{key}", "One task: its row, and what its log folds to.", returns=TaskDetail)
+    @api.add(
+        "GET",
+        "/tasks/{key}",
+        "One task: its row, and what its log folds to.",
+        query={"fold": "0: without what its log folds to, which may be long."},
+        returns=TaskDetail,
+    )
     async def one_task(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
-        snapshot = await server.store.scope(info.scope).load(info.id)
+        snapshot = await tasks.snapshot(info)
         row = msgspec.structs.asdict(await tasks.exact_row(info))
         return TaskDetail(
             **row,
-            task=_without_secrets(snapshot.task),
+            task=_without_secrets(snapshot.task) if request.query_flag("fold", default=True) else None,
             webhooks=await console.webhooks(info) if console.webhooks is not None else [],
-            children=await tasks.children(info),
+            children=await tasks.children(info, snapshot),
             parent=_parent(snapshot),
         )
 
@@ -576,7 +579,7 @@ def routes(console: Console) -> Sequence[Route]:
     async def one_record(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         record = await tasks.record(info, request.path_id("n"))
-        attempts = (await server.store.scope(info.scope).load(info.id)).attempts
+        attempts = (await tasks.snapshot(info)).attempts
         return view(record, attempt_at(attempts, record.seq), full=True)
 
     @api.add(

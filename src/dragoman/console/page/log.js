@@ -25,9 +25,9 @@ export class TaskLog {
 
   get path() { return `tasks/${segment(this.key)}`; }
 
-  /** Read the end of the log, then follow it. */
-  async open() {
-    const row = await get(this.path);
+  /** Read the end of the log, then follow it. `known` is the task's row, if the caller has it. */
+  async open(known) {
+    const row = known || (await get(this.path, { fold: "0" }));
     this.onrow(row);
     this.last = row.records || 0;
     if (this.last) await this.load(Math.max(0, this.last - PAGE));

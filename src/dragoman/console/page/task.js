@@ -23,7 +23,7 @@ export function taskView(there, me) {
       if (!pinned) list.mark();
       refreshSoon();
     },
-    onrow(next) { row = { ...row, ...next }; drawHead(); showLive(); loadTaskSoon(); },
+    onrow(next) { row = { ...row, ...next }; drawHead(); showLive(); if (next.records !== full?.records || next.state !== full.state) loadTaskSoon(); },
     onstatus(state, error) { connection = [state, error]; showLive(); },
   });
   let connection = ["", null];
@@ -178,8 +178,11 @@ export function taskView(there, me) {
     }
   }
 
+  let childrenDrawn = "";
   function showChildren() {
-    const found = full?.children || [];
+    const found = full?.children || [], drawn = JSON.stringify([found, full?.parent]);
+    if (drawn === childrenDrawn) return; // what somebody opened stays open
+    childrenDrawn = drawn;
     fill(children, full?.parent ? h("p", {}, full.parent.kind === "fork" ? `A copy, up to record ${count(full.parent.record)}, of ` : "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
       found.length ? h("ul.tree", {}, found.map((child) => childNode(child, key))) : empty("No children", "This task has called no other agent."));
   }
@@ -193,7 +196,7 @@ export function taskView(there, me) {
 
   async function loadTask() {
     try {
-      full = await get(path);
+      full = await get(path, { fold: "0" });
       const { task, webhooks, children: kids, parent, ...rest } = full;
       row = { ...row, ...rest };
       drawHead();
@@ -209,9 +212,10 @@ export function taskView(there, me) {
   const node = h("div.view.taskview", {}, head, bar, h("div.split", {}, h("section.pane.loglist", { "aria-label": "Log" }, list.node), h("section.pane", { "aria-label": "Details" }, panels)));
   fill(head, h("p.muted", {}, "Reading the task …"));
   drawSlider();
-  loadTask();
+  const loaded = loadTask();
   (async function open() {
-    try { await log.open(); } catch (error) { if (!log.closed && !error.status) setTimeout(open, 1000); }
+    await loaded;
+    try { await log.open(full); } catch (error) { if (!log.closed && !error.status) setTimeout(open, 1000); }
   })();
   const back = () => loadTask();
   window.addEventListener("serverback", back);
