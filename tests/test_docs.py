@@ -172,6 +172,23 @@ def test_every_source_file_that_the_architecture_names_exists() -> None:
     assert [name for name in sorted(named) if not (ROOT / "src" / "dragoman" / name).exists()] == []
 
 
+def test_every_name_in_the_architecture_is_in_the_source() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    sources = [path.read_text() for path in (ROOT / "src" / "dragoman").rglob("*.py")]
+    words = {word for source in sources for word in re.findall(r"\w+", source)}
+    classes = {
+        node.name: set(re.findall(r"\w+", ast.get_source_segment(source, node) or ""))
+        for source in sources
+        if any(f"class {name}" in source for name in re.findall(r"`([A-Z]\w+)\.\w+`", text))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    }
+    names = set(re.findall(r"`([A-Za-z_]\w*)`", text))
+    assert sorted(names - words) == []
+    members = set(re.findall(r"`([A-Z]\w+)\.(\w+)`", text))
+    assert [f"{owner}.{name}" for owner, name in sorted(members) if name not in classes[owner]] == []
+
+
 def test_every_source_file_that_a_docstring_names_exists() -> None:
     folder = ROOT / "src" / "dragoman"
     places = (folder, ROOT / "tests", ROOT / "bench")

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from dragoman.cli import main
 from tests.console.calls import Page
 from tests.serving import lasting_port
 
@@ -47,3 +50,18 @@ async def test_the_demo_prints_the_url_of_the_console_and_a_session_survives_kil
         assert again.token != page.token
         assert (await page("GET", "me"))[0] == 200, "the cookie is still good"
         assert (await again("POST", "session", {"token": again.token}))[0] == 204
+
+
+async def test_a_demo_does_not_print_tokens_that_were_rotated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with demo(tmp_path, 0) as (process, _):
+        assert process.stdout is not None
+        token = (await process.stdout.readline()).decode().removeprefix("tenant: ").strip()
+        assert token.startswith("atr_")
+    await asyncio.to_thread(main, ["tenant", "rotate", "demo", "--data", str(tmp_path / "hub")])
+    capsys.readouterr()
+    async with demo(tmp_path, 0) as (process, _):
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+    assert "tenant rotate demo" in line and token not in line

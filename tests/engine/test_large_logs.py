@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import UnsupportedOperation
 from dragoman.model.ops import GetTask, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate
+from dragoman.stores.common import SnapshotCache
 from tests.engine.conftest import Start, call, say
 
 CHUNK = 20_000
@@ -63,6 +65,24 @@ async def test_a_large_output_is_stored_in_several_records(start: Start) -> None
         after = records[-1].seq
     assert max(sizes) <= 2 * PIECE_BYTES and len(sizes) >= 100 * CHUNK // PIECE_BYTES // 2
     assert (await engine.call(call(), GetTask(id=task.id))).text == "x" * CHUNK * 100
+
+
+async def test_a_long_output_is_not_read_again_while_it_is_written_though_the_store_keeps_no_tasks_in_memory(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start(writer(150))
+    log = engine._store.scope(call().scope)
+    load, loads = type(log).load, []
+
+    async def count(self: object, task: str, **options: Any) -> Any:
+        loads.append(task)
+        return await load(self, task, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(log), "load", count)
+    monkeypatch.setattr(SnapshotCache, "keep", lambda self, key, snapshot: self.drop(key))
+    task = await engine.call(call(), say("x"))
+    assert task.text == "x" * CHUNK * 150 and loads == []
+    assert await engine.call(call(), GetTask(id=task.id)) == task
 
 
 async def test_a_message_to_a_finished_task_is_refused_without_reading_its_log(start: Start) -> None:

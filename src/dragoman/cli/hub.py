@@ -259,7 +259,11 @@ async def _prepare(hub: Hub, given: Settings, *, demo: bool) -> dict[str, str]:
             return tokens
         if (before := _read_tokens(given.folder / DEMO_FILE)) is None:
             return {**tokens, "demo": await _settle(hub)}
-        if "admin" in before and await hub.tenants.is_admin(before["admin"]):  # else it was rotated
+        if not await hub.tenants.is_admin(before.get("admin", "")):  # it was rotated
+            before.pop("admin", None)
+        if await hub.tenants.by_token(before["demo"]) is None:  # so was this, or the tenant is disabled
+            before.pop("demo")
+        if "admin" in before:
             print(f"admin:  {before['admin']}", flush=True)
         return before
     finally:
@@ -307,7 +311,7 @@ def _announce(
         if console is not None:
             print(f"console: {console(url)}", flush=True)
         if demo is not None:
-            print(_try(url, tokens["demo"], given, demo or shlex.join(sys.argv)), flush=True)
+            print(_try(url, tokens.get("demo", ""), given, demo or shlex.join(sys.argv)), flush=True)
         elif "admin" in tokens:
             print("`dragoman tenant add NAME` makes a tenant.", flush=True)
 
@@ -327,16 +331,17 @@ def _model(given: Settings) -> str:
 
 
 def _try(url: str, token: str, given: Settings, again: str) -> str:
-    """Commands to try, for a new user."""
+    """Commands to try, for a new user. The token is empty if the one of this demo is no longer valid."""
     agents = {Path(name.partition(":")[0]).stem for name in given.agents}
+    rotate = f"{_program()} tenant rotate demo --data {shlex.quote(str(given.folder))}"
     lines = [
-        f"tenant: {token}",
+        f"tenant: {token or f'demo, whose token was replaced: `{rotate}` prints another'}",
         "",
         "Open the console in a browser: Tasks shows each task that you begin, and every record of its log as it is written.",
         "Now open another terminal here, and try:",
         "",
     ]
-    lines += [f"  export DRAGOMAN_TOKEN={token}", f"  export DRAGOMAN_URL={url}"]
+    lines += [f"  export DRAGOMAN_TOKEN={token or 'TOKEN'}", f"  export DRAGOMAN_URL={url}"]
     send = f"{_program()} send {url}/v1/a2a/agents"
     tries = [("Ask the hub. Its model hands the question to an agent.", f'{send}/index "who are you?"')]
     if "currency" in agents:

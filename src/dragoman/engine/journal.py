@@ -20,7 +20,7 @@ from dragoman.model.task import Event
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
 """How much may wait for the disk before a writer waits for it."""
 MAX_UNFOLDED_BYTES = 1 << 20
-"""Of records on disk that a journal remembers, to fold them when somebody asks for the task."""
+"""Of records on disk that a journal remembers before it folds them, though nobody asks for the task."""
 
 MEMORY_WRITE_SECONDS = 0.003
 """Between two writes of a turn to a store in memory. A disk makes output wait for the commit before it, so that what comes
@@ -49,7 +49,7 @@ class Journal:
         """
         self.log, self.lease = log, lease
         self.loaded = snapshot
-        """The task as it was last read from the store: what this run has written since is not in it, all mail that it knows is."""
+        """The task, without what this run wrote last. All mail that the run knows is in it."""
         self._seq = snapshot.seq
         self._unfolded: list[Record] = []
         """On disk, up to record `_seq`, and not in `loaded`."""
@@ -78,10 +78,13 @@ class Journal:
     @property
     def snapshot(self) -> Snapshot:
         """The task as it is on disk, as far as this run knows."""
+        self._fold()
+        return self.loaded.share()
+
+    def _fold(self) -> None:
         if self._unfolded:
             self.loaded = self.loaded.after(self._unfolded)
             self._unfolded, self._unfolded_bytes = [], 0
-        return self.loaded.share()
 
     def listen(self, heard: Callable[[Sequence[Record]], None]) -> AbstractContextManager[object]:
         """Call `heard` with what is added to the log: by us, with the records; by others, such as mail, with none."""
@@ -170,11 +173,13 @@ class Journal:
         self._bus.wake(topic(self.lease.scope, task), batch)
         if self.on_question is not None and any(record.kind == "ask" for record in batch):
             self.on_question()
-        if batch[0].seq == self._seq + 1 and self._unfolded_bytes < MAX_UNFOLDED_BYTES:
+        if batch[0].seq == self._seq + 1:
             self._unfolded += batch
             self._unfolded_bytes += size
             self._seq = batch[-1].seq
-        else:  # somebody else wrote in between, or it is much: the store has folded it
+            if self._unfolded_bytes >= MAX_UNFOLDED_BYTES:
+                self._fold()  # `load` may have to read the whole log
+        else:  # somebody else wrote in between
             with suppress(Unavailable):
                 self.loaded = await self.log.load(task)
                 self._seq, self._unfolded, self._unfolded_bytes = self.loaded.seq, [], 0

@@ -171,7 +171,7 @@ class Record(StreamResponse):
     A public one is itself what its readers get: its body is the event they see.
     """
 
-    __slots__ = ("at", "kind")
+    __slots__ = ("at", "kind", "memory")
 
     if TYPE_CHECKING:
         body: Body
@@ -182,6 +182,8 @@ class Record(StreamResponse):
         self.kind = kind
         self.at = at
         """When a store wrote it, in milliseconds since 1970; 0 until then."""
+        self.memory = 0
+        """Bytes of memory that a large one needs, roughly; 0 until a snapshot has counted them."""
         self.event = body  # type: ignore[assignment]
         self.seq = seq
         self.raw = raw
@@ -461,7 +463,11 @@ class Snapshot:
         self.seq = record.seq
         raw = record.raw or record.encode()
         self.size += len(raw)
-        self.memory += len(raw) if len(raw) < _SMALL_RECORD_BYTES else memory_of(raw)
+        if len(raw) < _SMALL_RECORD_BYTES:
+            self.memory += len(raw)
+        else:
+            record.memory = record.memory or memory_of(raw)
+            self.memory += record.memory
         body: Any = record.body
         kind = record.kind
         if kind == "artifact":

@@ -789,13 +789,18 @@ class Run:
         if records:
             runner.bus.wake(self._topic, records)
             try:
-                self.snapshot = settled or await self.log.load(lease.task)
+                self.snapshot = settled or self._fold(records) or await self.log.load(lease.task)
             except (TaskNotFound, Unavailable):
                 return True
             if runner.observer is not None:
                 runner.observer.settled(self.snapshot)
             self.resolve(self.snapshot)
         return True
+
+    def _fold(self, records: list[Record]) -> Snapshot | None:
+        """The task after the last records, which are on disk; None if this run does not know all before them."""
+        known = self.snapshot if self.record is None else self.record.journal.snapshot
+        return known.after(records).share() if records[0].seq == known.seq + 1 else None
 
     def resolve(self, snapshot: Snapshot | None) -> None:
         """Set the result of `settled`, unless it is set."""
