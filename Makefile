@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run agents test test-browser browser pictures check format proto bench interop clean distclean
+.PHONY: help run agents test test-hub-postgres test-browser browser pictures check format proto bench interop clean distclean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,6 +44,9 @@ model: $(READY)
 
 test: check model ## check the code, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-hub-postgres: $(READY) ## the tests of the hub once more, with its tables and tasks in PostgreSQL
+	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 2 --dist loadfile tests/hub $(ARGS)
 
 # Playwright drives a Chromium: the system's, Debian's (only as root), or one of an npm package in $(PEERS)/chromium.
 browser: $(READY)

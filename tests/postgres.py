@@ -104,10 +104,10 @@ class Postgres:
                 self.forward(-self._ahead)
         return self.url
 
-    def database(self, name: str) -> str:
-        """The url of a database of its own, which is made when it is asked for first."""
+    def database(self, name: str, *, template: str = "template1") -> str:
+        """The url of a database of its own, which is made when it is asked for first, as a copy of `template`."""
         if not self.execute(f"select 1 from pg_database where datname = '{name}'")[0]:
-            self.execute(f"create database {name}")
+            self.execute(f"create database {name} template {template}")
         return self.url.replace("/postgres?", f"/{name}?")
 
     def forward(self, seconds: float) -> None:

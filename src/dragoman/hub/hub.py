@@ -29,6 +29,7 @@ from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentProgram
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
 from dragoman.hub.conversations.message_input import message_text
+from dragoman.hub.conversations.repair import restore_requests
 from dragoman.hub.errors import NotFound
 from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
@@ -164,6 +165,8 @@ class Hub:
         try:
             await self.database.open()
             await self.engine.start(**options)
+            if self.folder_lock is not None:  # two files; in PostgreSQL, tasks and tables are in one database
+                await restore_requests(self._store, self.tenants, self.requests, self.conversations)
         except BaseException:
             self._leave_folder()
             raise

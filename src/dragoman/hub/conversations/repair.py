@@ -1,0 +1,81 @@
+"""Restores what the tables of a hub have forgotten and the log of its tasks has: requests, and messages of conversations.
+
+Both files of a hub are on disk before anybody hears of it (`synchronous = full`), so a power cut does not part them. A disk that lies, or
+a `hub.db` that comes from a backup, does. Answers need no repair: they are read from the log (`Hub.store_answers`). What agents wrote
+to memory, files and todos cannot be restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from dragoman.engine.protocols import Store, TaskInfo, TaskQuery
+from dragoman.errors import TaskNotFound
+from dragoman.hub.conversations import events
+from dragoman.hub.conversations.message_input import message_text
+from dragoman.hub.errors import NotFound
+from dragoman.hub.metadata import AGENT_VERSION, VIA
+from dragoman.hub.store.conversations import Conversations
+from dragoman.hub.store.requests import Requests
+from dragoman.hub.store.tenants import Tenants
+
+log = logging.getLogger(__name__)
+
+MAX_KNOWN = 100
+"""After so many tasks whose request is known, nothing older is missing."""
+_PAGE = 100
+
+
+async def restore_requests(
+    store: Store, tenants: Tenants, requests: Requests, conversations: Conversations
+) -> int:
+    """Restore what is missing of the newest requests. Returns how many were missing."""
+    missing: list[TaskInfo] = []
+    known, place = 0, None
+    while known < MAX_KNOWN:
+        found = await store.index.find(TaskQuery(before=place), limit=_PAGE)
+        for info in found.tasks:
+            tenant = info.scope.tenant
+            if not tenant.isdigit() or await tenants.current(int(tenant)) is None:
+                continue
+            if await requests.find(int(tenant), info.id, info.scope.agent) is None:
+                missing.append(info)
+            else:
+                known += 1
+        if (place := found.next) is None:
+            break
+    restored = 0
+    for info in reversed(missing):  # oldest first: messages of a conversation have an order
+        with suppress(TaskNotFound):
+            restored += await _restore(info, store, requests, conversations)
+    if restored:
+        log.warning("hub.db had forgotten %d requests; they were restored from the log of tasks", restored)
+    return restored
+
+
+async def _restore(info: TaskInfo, store: Store, requests: Requests, conversations: Conversations) -> bool:
+    snapshot = await store.scope(info.scope).load(info.id)
+    if not snapshot.mails:
+        return False
+    _, first = snapshot.mails[0]
+    if VIA not in first.metadata:
+        return False  # an agent asked for it, not the tenant
+    tenant, conversation = int(info.scope.tenant), first.metadata.get("x-arbiter.conversation_id", 0)
+    if conversation:
+        with suppress(NotFound):  # the conversation is gone
+            await conversations.find(tenant, conversation)
+            await conversations.add_question(conversation, info.id, message_text(first.message.parts))
+            if snapshot.terminal:
+                text, used = events.answer_of(snapshot)
+                answer = text if events.state_of(snapshot) == "completed" else None
+                await conversations.add_answer(conversation, info.id, answer, **used)
+    await requests.store(
+        tenant,
+        info.id,
+        info.scope.agent,
+        via=first.metadata[VIA],
+        conversation=conversation,
+        version=first.metadata.get(AGENT_VERSION),
+    )
+    return True
