@@ -23,6 +23,7 @@ from dragoman.hub.settings import Settings
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenant
 from tests import postgres
+from tests.hub import openapi_check
 from tests.hub.scripted import Scripted, ScriptedModel
 from tests.server.wire import Answer, open_request
 
@@ -54,7 +55,9 @@ class Caller:
         return open_request(self.app, method, path, raw, headers=given, query=query)
 
     async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        return await self.open(method, path, body, **headers).end()
+        answer = await self.open(method, path, body, **headers).end()
+        openapi_check.check(self.app, method, path.partition("?")[0], answer)
+        return answer
 
     async def rpc(
         self, agent: str, method: str, params: Any = None, *, id: Any = 1, **headers: str

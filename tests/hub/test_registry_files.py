@@ -144,3 +144,28 @@ async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(
         await servers.call(*asked)
     assert read_servers(tmp_path / "none.json") == {} and servers.names == ()
     await servers.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"mcpServers": {}}', "unknown member 'mcpServers': did you mean 'servers'"),
+        (
+            b'{"servers": {"a": {"command": "x", "argz": []}}}',
+            "server 'a' has an unknown member 'argz': did you mean 'args'",
+        ),
+        (b'{"servers": {"a": {"url": "https://x", "headrs": {}}}}', "did you mean 'headers'"),
+        (b'{"servers": {"a": {"command": "x", "colour": 1}}}', "members are command, args"),
+        (b'{"servers": {"a": {}}}', "needs either a command or a url"),
+        (b'{"servers": {"a b": {"command": "x"}}}', "is no name to call a server by"),
+        (b'{"servers": {"a": {"command": "x", "call_timeout_ms": 0}}}', "no registry of MCP servers"),
+        (b"\xff", "no registry of MCP servers"),
+        (b"[", "no registry of MCP servers"),
+        (b"[]", "no registry of MCP servers"),
+    ],
+)
+def test_a_registry_of_mcp_servers_that_is_wrong_says_where(tmp_path: Path, content: bytes, why: str) -> None:
+    file = tmp_path / "mcp_servers.json"
+    file.write_bytes(content)
+    with pytest.raises(InvalidParams, match=why):
+        read_servers(file)

@@ -26,7 +26,7 @@ from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.listing import HubSource
 from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import roster
-from dragoman.hub.api.about import ModelInfo
+from dragoman.hub.api.answers import ModelInfo
 from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.conversations.history import ConversationHistory
 from dragoman.hub.conversations.retention import Retention

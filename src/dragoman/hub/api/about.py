@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.cards import superset_card, write_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.api.answers import ModelInfo
 from dragoman.hub.api.openapi import document
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.hub import Hub
@@ -35,12 +35,6 @@ STUB = AgentCard(
     security_schemes=TOKEN_SCHEMES,
     security_requirements=TOKEN_REQUIRED,
 )
-
-
-class ModelInfo(Struct, frozen=True, kw_only=True):
-    id: str
-    provider: str
-    context_window: int = 0
 
 
 def routes(

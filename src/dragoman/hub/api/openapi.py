@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from dragoman.hub.api.answers import ALSO, ANSWERS, UNCHANGED, Error
 from dragoman.hub.api.routes import ADMIN, ANYBODY, Route, Table
 from dragoman.hub.api.scopes import scope_of
 
@@ -31,23 +33,15 @@ event continues the stream after it (`GET /v1/requests/{id}/events`, `Last-Event
 
 def document(table: Table, url: str) -> dict[str, Any]:
     """The document for a hub that is seen at `url`."""
-    bodies = list(dict.fromkeys(route.body for route in table.routes if route.body is not None))
-    refs, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
-    schemas = dict(zip(bodies, refs, strict=True))
+    types = [Error, *(each for route in table.routes for each in (route.body, answer_of(route)))]
+    described = [each for each in types if each not in (None, str, bytes)]
+    kinds = [each for n, each in enumerate(described) if each not in described[:n]]
+    refs, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schemas = [*zip(kinds, refs, strict=True)]
     paths: dict[str, Any] = {}
     for route in table.routes:
         place = paths.setdefault(route.path, {"parameters": _in_path(route.path)})
         place[route.method.lower()] = _operation(route, schemas)
-    error = {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {"type": "string", "description": "What is wrong, in a sentence."},
-            "fields": {"type": "array", "items": {"type": "object"}},
-            "reason": {"type": "string"},
-            "retry_after_seconds": {"type": "integer"},
-        },
-    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -59,7 +53,7 @@ def document(table: Table, url: str) -> dict[str, Any]:
         "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
         "paths": paths,
         "components": {
-            "schemas": {**components, "Error": error},
+            "schemas": components,
             "securitySchemes": {
                 "tenant": {
                     "type": "http",
@@ -76,21 +70,28 @@ def document(table: Table, url: str) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    kind = "text/event-stream" if route.streams else "application/json"
-    shape: dict[str, Any] = {"type": "string"} if route.streams else {}
+def answer_of(route: Route) -> Any:
+    """The type of what a route answers with; None: it streams, or has no body, or nobody has described it."""
+    return route.returns or ANSWERS.get(f"{route.method} {route.path}")
+
+
+def _operation(route: Route, schemas: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+    name = f"{route.method} {route.path}"
     good: dict[str, Any] = {"description": EVENTS if route.streams else route.summary}
     if route.status != 204:
-        good["content"] = {kind: {"schema": shape}}
+        good["content"] = _content(route, schemas)
     wrong = {
         "description": "It was refused; the status says how.",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        "content": {"application/json": {"schema": _schema(Error, schemas)}},
     }
+    responses = {str(status): good for status in (route.status, *ALSO.get(name, ()))}
+    if name in UNCHANGED:
+        responses["304"] = {"description": "It has not changed."}
     out: dict[str, Any] = {
         "operationId": _name(route),
         "summary": route.summary,
         "tags": [route.tag],
-        "responses": {str(route.status): good, "default": wrong},
+        "responses": {**responses, "default": wrong},
         "security": _security(route),
     }
     parameters: list[dict[str, Any]] = [
@@ -106,7 +107,7 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     if route.body is not None:
         out["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schemas[route.body]}},
+            "content": {"application/json": {"schema": _schema(route.body, schemas)}},
         }
     return out
 
@@ -116,6 +117,21 @@ def _security(route: Route) -> list[dict[str, Any]]:
     if route.access == ANYBODY:
         return []
     return [{"admin": []}] if route.access == ADMIN else [{"tenant": [scope_of(route)]}]
+
+
+def _content(route: Route, schemas: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+    kind = answer_of(route)
+    if route.streams:
+        return {"text/event-stream": {"schema": {"type": "string"}}}
+    if kind is str:
+        return {"text/plain": {"schema": {"type": "string"}}}
+    if kind is bytes:
+        return {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+    return {"application/json": {"schema": {} if kind is None else _schema(kind, schemas)}}
+
+
+def _schema(kind: Any, schemas: Sequence[tuple[Any, Any]]) -> Any:
+    return next(schema for each, schema in schemas if each == kind)
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

@@ -145,7 +145,8 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         if await hub.cancel(request.tenant, id):
             return ApiResponse({"request_id": id, "cancelled": True})
         reason = "no in-flight request with that id"
-        return ApiResponse({"request_id": id, "cancelled": False, "reason": reason}, 404)
+        body = {"error": reason, "request_id": id, "cancelled": False, "reason": reason}
+        return ApiResponse(body, 404)
 
     return api + gate_routes(hub, model)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,30 @@ def read_registry(path: Path) -> dict[str, McpServer]:
     if not path.is_file():
         return {}
     try:
-        servers = msgspec.json.decode(path.read_bytes(), type=_ServersFile).servers
-    except (msgspec.DecodeError, OSError) as error:
+        raw = path.read_bytes()
+        servers = msgspec.json.decode(raw, type=_ServersFile).servers
+        document = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of MCP servers: {error}") from error
+    _refuse_unknown(document, _ServersFile, path.name)
+    for name in servers:
+        _refuse_unknown(document["servers"][name], McpServer, f"{path.name}: server {name!r}")
     for name, server in servers.items():
         if not name or name.split() != [name]:
             raise InvalidParams(f"{path.name}: {name!r} is no name to call a server by")
         if bool(server.command) == bool(server.url):
             raise InvalidParams(f"{path.name}: server {name!r} needs either a command or a url")
     return servers
+
+
+def _refuse_unknown(given: dict[str, Any], kind: type[Struct], where: str) -> None:
+    """Raises `InvalidParams` for a member that would be ignored: it is misspelled, or of another program's format."""
+    known = kind.__struct_fields__
+    for member in given:
+        if member not in known:
+            close = get_close_matches(member.lower(), known, 1, 0.6)
+            hint = f": did you mean {close[0]!r}?" if close else f"; members are {', '.join(known)}"
+            raise InvalidParams(f"{where} has an unknown member {member[:80]!r}{hint}")
 
 
 class McpServers:

@@ -1,0 +1,415 @@
+"""What the operations of the native API answer with, for the OpenAPI document.
+
+The types describe the JSON that the routes build; the tests hold every answer to them. A route may also name its type itself
+(`returns=`). `str` and `bytes` are answers that are not JSON: text, and the content of a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.agents.constitution import Constitution
+from dragoman.hub.store.artifacts import StoredFile
+from dragoman.hub.store.memory_search import MemoryEntry, Relation
+from dragoman.hub.store.spending import Spent
+from dragoman.hub.store.todos import Todo
+from dragoman.hub.store.usage import DayUsage
+from dragoman.hub.tenants.policy import Policy
+
+
+class FieldError(Struct):
+    """One member of a request that is wrong."""
+
+    field: str
+    reason: str
+
+
+class Error(Struct, omit_defaults=True):
+    """Every refusal of the native API. The status says its kind, `error` the rest, in a sentence."""
+
+    error: str
+    fields: list[FieldError] = []
+    reason: str = ""
+    """A word for programs, such as `rate_limit`."""
+    retry_after_seconds: int = 0
+    existing: Any = None
+    """What is there already."""
+    existing_id: int = 0
+
+
+class RequestState(Struct):
+    request_id: str
+    agent_id: str
+    conversation_id: int
+    via: str
+    state: str
+    """`running`, `completed`, `failed` or `canceled`."""
+    started_at: int
+    completed_at: int
+    error_message: str
+    last_seq: int
+
+
+class OneRequest(Struct):
+    request: RequestState
+
+
+class Requests(Struct):
+    requests: list[RequestState]
+
+
+class Cancelled(Struct):
+    request_id: str
+    cancelled: bool
+
+
+class GateVerdict(Struct):
+    signal: str
+    """`CONTINUE`, `REDIRECT` or `HALT`."""
+    text: str
+    malformed: bool
+
+
+class ConversationInfo(Struct, omit_defaults=True):
+    id: int
+    tenant_id: int
+    title: str
+    agent_id: str
+    archived: bool
+    created_at: int
+    updated_at: int
+    message_count: int
+    agent_def: dict[str, Any] = {}
+
+
+class MessageInfo(Struct):
+    id: int
+    conversation_id: int
+    role: str
+    content: str
+    input_tokens: int
+    output_tokens: int
+    created_at: int
+    request_id: str | None = None
+
+
+class AgentInfo(Constitution, kw_only=True, omit_defaults=True):  # type: ignore[misc]
+    """A constitution as it is stored. An agent that is code has `id`, `name`, `goal`, `skills` and `code`."""
+
+    created_at: int = 0
+    updated_at: int = 0
+    version: int = 0
+    code: bool = False
+    skills: list[dict[str, Any]] = []
+
+
+class VersionInfo(Struct):
+    version: int
+    created_at: int
+
+
+class Validation(Struct, omit_defaults=True):
+    ok: bool
+    agent: dict[str, Any] = {}
+    error: str = ""
+    fields: list[FieldError] = []
+
+
+class ScratchpadInfo(Struct):
+    agent_id: str
+    size: int
+    updated_at: int
+
+
+class Scratchpads(Struct):
+    scratchpads: list[ScratchpadInfo]
+
+
+class Scratchpad(Struct):
+    agent_id: str
+    content: str
+
+
+class EntryWithFile(MemoryEntry, frozen=True, kw_only=True):
+    artifact: StoredFile | None = None
+
+
+class MemoryGraph(Struct):
+    tenant_id: int
+    entries: list[MemoryEntry]
+    relations: list[Relation]
+
+
+class ScheduleInfo(Struct):
+    id: int
+    agent_id: str
+    conversation_id: int
+    message: str
+    schedule_phrase: str
+    schedule_kind: str
+    """`once` or `recurring`."""
+    fire_at: int
+    recur_json: str
+    next_fire_at: int
+    status: str
+    created_at: int
+    updated_at: int
+    last_run_at: int
+    last_run_id: int
+    run_count: int
+    timezone: str
+    next_run: str
+
+
+class OneSchedule(Struct):
+    scheduled_task: ScheduleInfo
+
+
+class NewlyScheduled(OneSchedule):
+    normalized: str
+
+
+class Deleted(Struct):
+    deleted: bool
+
+
+class RunInfo(Struct):
+    id: int
+    task_id: int
+    status: str
+    started_at: int
+    completed_at: int
+    request_id: str
+    result_summary: str
+    error_message: str
+    input_tokens: int
+    output_tokens: int
+
+
+class OneRun(Struct):
+    run: RunInfo
+
+
+class TenantInfo(Struct):
+    id: int
+    name: str
+    disabled: bool
+    created_at: int
+    last_used_at: int
+    max_concurrent: int | None
+    rate_per_min: int | None
+
+
+class OneTenant(Struct):
+    tenant: TenantInfo
+
+
+class AllTenants(Struct):
+    tenants: list[TenantInfo]
+
+
+class ChangedTenant(OneTenant):
+    cancelled: int
+    """Tasks that were stopped."""
+
+
+class TenantWithToken(OneTenant, kw_only=True):
+    token: str
+    """It is shown only here."""
+    cancelled: int = 0
+
+
+class TokenInfo(Struct):
+    id: int
+    kind: str
+    name: str
+    scope: str
+    """`read`, `run` or `admin`."""
+    expires_at: int | None
+    replaced: bool
+    revoked: bool
+    created_at: int
+    created_by: str
+    last_used_at: int
+
+
+class OneToken(Struct):
+    token: TokenInfo
+
+
+class RevokedToken(OneToken):
+    cancelled: int
+    """Tasks that were stopped."""
+
+
+class NewlyMadeToken(OneToken, kw_only=True):
+    secret: str
+    """It is shown only here."""
+    cancelled: int = 0
+
+
+class AdminToken(Struct):
+    token: str
+    """It is shown only here."""
+
+
+class TenantName(Struct):
+    id: int
+    name: str
+
+
+class CallerInfo(Struct):
+    tenant: TenantName
+    kind: str
+    name: str
+    scope: str
+    expires_at: int | None
+
+
+class HubPolicy(Struct):
+    policy: Policy
+
+
+class TenantPolicy(HubPolicy):
+    """What a tenant may use and store, what it used today, and how much it stores."""
+
+    today: Spent
+    stored: dict[str, int]
+
+
+class OwnPolicy(TenantPolicy):
+    own: dict[str, Any]
+    """What differs from the policy of the hub."""
+
+
+class AuditEntry(Struct):
+    id: int
+    at: int
+    actor: str
+    action: str
+    tenant_id: int | None
+    detail: str
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    id: str
+    provider: str
+    context_window: int = 0
+
+
+class Models(Struct):
+    models: list[ModelInfo]
+
+
+JsonObject = dict[str, Any]
+
+
+def _page(name: str, member: str, of: Any) -> Any:
+    """A page of a list: how many, and which."""
+    return msgspec.defstruct(name, [("count", int), (member, list[of])], module=__name__)
+
+
+_CONVERSATIONS = _page("Conversations", "conversations", ConversationInfo)
+_MESSAGES = _page("Messages", "messages", MessageInfo)
+_FILES = _page("Files", "artifacts", StoredFile)
+_AGENTS = _page("Agents", "agents", JsonObject)
+_VERSIONS = _page("Versions", "versions", VersionInfo)
+_USAGE = _page("UsageByDay", "usage", DayUsage)
+_ENTRIES = _page("Entries", "entries", MemoryEntry)
+_RELATIONS = _page("Relations", "relations", Relation)
+_TODOS = _page("TodoList", "todos", Todo)
+_SCHEDULES = _page("ScheduleList", "schedules", ScheduleInfo)
+_RUNS = _page("Runs", "runs", RunInfo)
+_TOKENS = _page("TokenList", "tokens", TokenInfo)
+_AUDIT = _page("AuditEntries", "entries", AuditEntry)
+
+_FILE = "/v1/conversations/{id}/artifacts/{aid}"
+ANSWERS: dict[str, Any] = {
+    "GET /v1/requests": Requests,
+    "GET /v1/requests/{id}": OneRequest,
+    "POST /v1/requests/{id}/cancel": Cancelled,
+    "POST /v1/advise/gate": GateVerdict,
+    "POST /v1/conversations": ConversationInfo,
+    "GET /v1/conversations": _CONVERSATIONS,
+    "GET /v1/conversations/{id}": ConversationInfo,
+    "PATCH /v1/conversations/{id}": ConversationInfo,
+    "GET /v1/conversations/{id}/messages": _MESSAGES,
+    "POST /v1/conversations/{id}/artifacts": StoredFile,
+    "PUT /v1/conversations/{id}/artifacts": StoredFile,
+    "GET /v1/conversations/{id}/artifacts": _FILES,
+    "GET /v1/artifacts": _FILES,
+    f"GET {_FILE}": StoredFile,
+    f"GET {_FILE}/raw": bytes,
+    "GET /v1/artifacts/{aid}": StoredFile,
+    "GET /v1/artifacts/{aid}/raw": bytes,
+    "GET /v1/agents": _AGENTS,
+    "POST /v1/agents": AgentInfo,
+    "GET /v1/agents/{id}": AgentInfo,
+    "PATCH /v1/agents/{id}": AgentInfo,
+    "PUT /v1/agents/{id}": AgentInfo,
+    "GET /v1/agents/{id}/versions": _VERSIONS,
+    "GET /v1/agents/{id}/versions/{version}": AgentInfo,
+    "POST /v1/constitutions/validate": Validation,
+    "GET /v1/usage": _USAGE,
+    "GET /v1/constitution.schema.json": JsonObject,
+    "GET /v1/memory": Scratchpads,
+    "GET /v1/memory/{agent_id}": Scratchpad,
+    "POST /v1/memory/entries": MemoryEntry,
+    "GET /v1/memory/entries": _ENTRIES,
+    "GET /v1/memory/entries/{id}": EntryWithFile,
+    "PATCH /v1/memory/entries/{id}": MemoryEntry,
+    "POST /v1/memory/entries/{id}/invalidate": MemoryEntry,
+    "POST /v1/memory/relations": Relation,
+    "GET /v1/memory/relations": _RELATIONS,
+    "GET /v1/memory/graph": MemoryGraph,
+    "GET /v1/todos": _TODOS,
+    "POST /v1/todos": Todo,
+    "GET /v1/todos/{id}": Todo,
+    "PATCH /v1/todos/{id}": Todo,
+    "POST /v1/schedules": NewlyScheduled,
+    "GET /v1/schedules": _SCHEDULES,
+    "GET /v1/schedules/{id}": OneSchedule,
+    "PATCH /v1/schedules/{id}": OneSchedule,
+    "DELETE /v1/schedules/{id}": Deleted,
+    "GET /v1/schedules/{id}/runs": _RUNS,
+    "GET /v1/runs": _RUNS,
+    "GET /v1/runs/{id}": OneRun,
+    "GET /v1/admin/tenants": AllTenants,
+    "POST /v1/admin/tenants": TenantWithToken,
+    "GET /v1/admin/tenants/{id}": OneTenant,
+    "PATCH /v1/admin/tenants/{id}": ChangedTenant,
+    "POST /v1/admin/tenants/{id}/rotate-token": TenantWithToken,
+    "GET /v1/admin/usage": _USAGE,
+    "GET /v1/admin/audit": _AUDIT,
+    "GET /v1/whoami": CallerInfo,
+    "POST /v1/admin/rotate-token": AdminToken,
+    "GET /v1/policy": TenantPolicy,
+    "GET /v1/admin/policy": HubPolicy,
+    "GET /v1/admin/tenants/{id}/policy": OwnPolicy,
+    "PATCH /v1/admin/tenants/{id}/policy": OwnPolicy,
+    "GET /v1/health": str,
+    "GET /v1/metrics": str,
+    "GET /.well-known/agent-card.json": JsonObject,
+    "GET /v1/openapi.json": JsonObject,
+    "GET /v1/models": Models,
+}
+for _path in ("/v1/tokens", "/v1/admin/tenants/{tenant}/tokens"):
+    ANSWERS |= {
+        f"GET {_path}": _TOKENS,
+        f"POST {_path}": NewlyMadeToken,
+        f"GET {_path}/{{id}}": OneToken,
+        f"PATCH {_path}/{{id}}": OneToken,
+        f"DELETE {_path}/{{id}}": RevokedToken,
+        f"POST {_path}/{{id}}/rotate": NewlyMadeToken,
+    }
+ALSO: dict[str, tuple[int, ...]] = {
+    "PUT /v1/agents/{id}": (201,),
+    "POST /v1/conversations/{id}/artifacts": (200,),
+    "PUT /v1/conversations/{id}/artifacts": (200,),
+}
+"""Other statuses of success, with the same body: 200 for what was there, 201 for what is new."""
+UNCHANGED = (f"GET {_FILE}/raw", "GET /v1/artifacts/{aid}/raw")
+"""Operations that answer 304 to `If-None-Match`."""

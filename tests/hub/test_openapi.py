@@ -1,0 +1,215 @@
+"""The OpenAPI document of a hub: every operation says what it answers, and the answers are so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.hub.api.openapi import answer_of
+from tests.hub import openapi_check
+from tests.hub.house import SCOUT, Caller, House, house
+
+
+async def test_every_operation_says_what_it_answers() -> None:
+    async with house() as hub:
+        document = (await hub.nobody("GET", "/v1/openapi.json")).json
+        table = hub.app._elsewhere.table
+    silent = []
+    for route in table.routes:
+        responses = document["paths"][route.path][route.method.lower()]["responses"]
+        assert responses["default"]["content"]["application/json"]["schema"] == {
+            "$ref": "#/components/schemas/Error"
+        }
+        content = responses[str(route.status)].get("content", {})
+        if route.status != 204 and not all(each["schema"] for each in content.values()):
+            silent.append(f"{route.method} {route.path}")
+        assert route.streams or route.status == 204 or answer_of(route) is not None or silent
+    assert not silent, "add them to hub/api/answers.py, or say returns="
+
+
+async def everything(hub: House, acme: Caller) -> None:
+    """Call every operation of the native API that does not stream, so that it succeeds."""
+    admin = hub.admin
+    for path in (
+        "policy",
+        "health",
+        "models",
+        "openapi.json",
+        "constitution.schema.json",
+        "usage",
+        "requests",
+        "runs",
+    ):
+        await acme("GET", f"/v1/{path}")
+    await hub.nobody("GET", "/.well-known/agent-card.json")
+    # agents
+    await acme("POST", "/v1/agents", SCOUT)
+    await acme("PUT", "/v1/agents/scout", {**SCOUT, "goal": "more"})
+    await acme(
+        "PUT", "/v1/agents/other", {**SCOUT, "id": "other", "advisor": {"model": "a/b", "mode": "gate"}}
+    )
+    await acme("PATCH", "/v1/agents/scout", {**SCOUT, "rules": ["one"], "event_types": ["a.*"]})
+    for path in ("agents", "agents/scout", "agents/index", "agents/coder", "agents/scout/versions"):
+        await acme("GET", f"/v1/{path}")
+    (version, *_) = (await acme("GET", "/v1/agents/scout/versions")).json["versions"]
+    await acme("GET", f"/v1/agents/scout/versions/{version['version']}")
+    bodies: list[Any] = [SCOUT, {"id": 7}]
+    for body in bodies:
+        assert (await acme("POST", "/v1/constitutions/validate", body)).status == 200
+    await acme("DELETE", "/v1/agents/other")
+    # requests
+    done = (await acme.ask("hi"))[-1][1]
+    await acme("GET", f"/v1/requests/{done['request_id']}")
+    check = {"advisor_model": "a/b", "original_task": "t", "terminating_text": "x"}
+    assert (await acme("POST", "/v1/advise/gate", check)).status == 200
+    stream = acme.open("POST", "/v1/orchestrate", {"message": "wait"})
+    await stream.until(lambda: b"event: request_received" in stream.body)
+    id = stream.headers["x-request-id"]
+    canceled = await acme("POST", f"/v1/requests/{id}/cancel")
+    await stream.end()
+    assert canceled.status == 200
+    # conversations and files
+    bodies = [{"title": "t"}, {"agent_def": SCOUT}]
+    for body in bodies:
+        talk = (await acme("POST", "/v1/conversations", body)).json["id"]
+    place = f"/v1/conversations/{talk}"
+    await acme.ask("hi", f"{place}/messages")
+    await acme("GET", "/v1/conversations")
+    await acme("GET", place)
+    await acme("PATCH", place, {"title": "u", "archived": True})
+    await acme("GET", f"{place}/messages")
+    for content in ("a", "b"):
+        file = (await acme("POST", f"{place}/artifacts", {"path": "a.txt", "content": content})).json["id"]
+    await acme("PUT", f"{place}/artifacts?path=b.bin", b"\x00\xff", content_type="application/octet-stream")
+    for path in (f"{place}/artifacts", "/v1/artifacts", f"{place}/artifacts/{file}", f"/v1/artifacts/{file}"):
+        await acme("GET", path)
+    for path in (f"{place}/artifacts/{file}/raw", f"/v1/artifacts/{file}/raw"):
+        etag = (await acme("GET", path)).headers["etag"]
+        assert (await acme("GET", path, if_none_match=etag)).status == 304
+    # memory
+    entries = []
+    for n in range(2):
+        body = {
+            "type": "project",
+            "title": f"t{n}",
+            "tags": ["x"],
+            "artifact_id": file,
+            "conversation_id": talk,
+        }
+        entries.append((await acme("POST", "/v1/memory/entries", body)).json["id"])
+    first, second = entries
+    ends = {"source_id": first, "target_id": second, "relation": "supports"}
+    relation = (await acme("POST", "/v1/memory/relations", ends)).json["id"]
+    for path in (
+        "",
+        "/*",
+        "/scout",
+        "/entries",
+        "/entries?q=t0",
+        f"/entries/{first}",
+        "/relations",
+        "/graph",
+    ):
+        await acme("GET", f"/v1/memory{path}")
+    await acme("PATCH", f"/v1/memory/entries/{first}", {"title": "new"})
+    await acme("POST", f"/v1/memory/entries/{second}/invalidate")
+    await acme("DELETE", f"/v1/memory/relations/{relation}")
+    await acme("DELETE", f"/v1/memory/entries/{first}")
+    # todos and schedules
+    todo = (await acme("POST", "/v1/todos", {"subject": "s"})).json["id"]
+    await acme("GET", "/v1/todos")
+    await acme("GET", f"/v1/todos/{todo}")
+    await acme("PATCH", f"/v1/todos/{todo}", {"state": "completed"})
+    await acme("DELETE", f"/v1/todos/{todo}")
+    for phrase in ("in 2 hours", "0 9 * * mon in Asia/Tokyo"):
+        made = (await acme("POST", "/v1/schedules", {"schedule": phrase, "message": "m"})).json
+    task = made["scheduled_task"]["id"]
+    await acme("GET", "/v1/schedules")
+    await acme("GET", f"/v1/schedules/{task}")
+    await acme("PATCH", f"/v1/schedules/{task}", {"status": "paused"})
+    run = await hub.hub.database.one(
+        "insert into runs (tenant_id, task_id, started_at) values (?, ?, 1) returning id",
+        (acme.tenant.id, task),
+    )
+    await acme("GET", f"/v1/schedules/{task}/runs")
+    await acme("GET", "/v1/runs")
+    await acme("GET", f"/v1/runs/{run['id']}")
+    await acme("DELETE", f"/v1/schedules/{task}")
+    await acme("DELETE", f"{place}/artifacts/{file}")
+    (other, *_) = (await acme("GET", "/v1/artifacts")).json["artifacts"]
+    await acme("DELETE", f"/v1/artifacts/{other['id']}")
+    await acme("DELETE", place)
+    # tokens
+    for who, place in ((acme, "/v1/tokens"), (admin, f"/v1/admin/tenants/{acme.tenant.id}/tokens")):
+        made = (await who("POST", place, {"name": "ci", "scope": "run", "expires_in": 600})).json["token"][
+            "id"
+        ]
+        made = (await who("POST", f"{place}/{made}/rotate", {"overlap_seconds": 5})).json["token"]["id"]
+        await who("GET", place)
+        await who("GET", f"{place}/{made}")
+        await who("DELETE", f"{place}/{made}")
+    await acme("GET", "/v1/whoami")
+    # administration
+    tenant = (await admin("POST", "/v1/admin/tenants", {"name": "beta"})).json["tenant"]["id"]
+    for path in ("tenants", f"tenants/{tenant}", f"tenants/{tenant}/policy", "policy", "usage", "audit"):
+        await admin("GET", f"/v1/admin/{path}")
+    await admin("PATCH", f"/v1/admin/tenants/{tenant}/policy", {"max_agents": 3})
+    await admin("PATCH", f"/v1/admin/tenants/{tenant}", {"disabled": True, "max_concurrent": 3})
+    await admin("POST", f"/v1/admin/tenants/{tenant}/rotate-token")
+
+
+async def test_every_answer_is_as_the_document_says() -> None:
+    before = set(openapi_check.checked)
+    openapi_check.checked.clear()
+    code = Agent("Coder", id="coder", description="Codes")
+    async with house(lambda prompt: "Fine. <signal>CONTINUE</signal>", code=[code]) as hub:
+        await everything(hub, await hub.tenant("acme"))
+        routes = hub.app._elsewhere.table.routes
+    seen = set(openapi_check.checked)
+    openapi_check.checked.update(before)
+    skipped = {"GET /v1/metrics", "GET /.well-known/agent-card.json"}  # their paths are not checked
+    skipped |= {"POST /v1/admin/rotate-token"}  # the token of this hub is a setting
+    skipped |= {
+        f"PATCH {path}/{{id}}" for path in ("/v1/tokens", "/v1/admin/tenants/{tenant}/tokens")
+    }  # users of OIDC
+    every = {f"{route.method} {route.path}" for route in routes if not route.streams}
+    assert every - seen - skipped == set(), "call them in `everything`"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/agents", b"{", 400),
+        ("POST", "/v1/agents", {"id": "x", "capabilities": ["/serach"]}, 400),
+        ("POST", "/v1/todos", {"subject": 7}, 400),
+        ("GET", "/v1/requests?limit=x", None, 400),
+        ("GET", "/v1/nothing", None, 404),
+        ("GET", "/v1/todos/99", None, 404),
+        ("GET", "/v1/todos/x", None, 404),
+        ("POST", "/v1/requests/x/cancel", None, 404),
+        ("PUT", "/v1/todos", None, 405),
+        ("POST", "/v1/agents", SCOUT, 409),
+    ],
+)
+async def test_every_refusal_has_the_one_shape(method: str, path: str, body: Any, status: int) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", SCOUT)
+        answer = await acme(method, path, body)
+        assert answer.status == status and answer.json["error"]
+        for who in (hub.nobody, hub.admin):
+            refused = await who("GET", "/v1/agents")
+            assert refused.status == 401 and refused.json["error"]
+        limited = await acme("GET", "/v1/admin/tenants")
+        assert limited.status == 401 and set(limited.json) <= {"error", "reason", "fields"}
+
+
+async def test_a_refusal_for_too_many_requests_has_the_one_shape() -> None:
+    async with house(lambda prompt: "Fine.", rate_per_min=1, rate_burst=1) as hub:
+        acme = await hub.tenant("acme")
+        await acme.ask("hi")
+        answer = await acme("POST", "/v1/orchestrate", {"message": "hi"})
+        assert answer.status == 429
+        assert set(answer.json) == {"error", "reason", "retry_after_seconds"}
