@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from dragoman import Agent, Turn
 from dragoman.bridge import upstream as module
+from dragoman.bridge.application import make_bridge
 from dragoman.bridge.credentials import CallerAway
-from dragoman.bridge.settings import RouteSettings
+from dragoman.bridge.settings import BridgeSettings, RouteSettings
 from dragoman.bridge.upstream import Health, NotCalled, Upstream
 from dragoman.client.transport.transport import AddressBlocked, NotSent
 from dragoman.errors import A2AError, TaskNotFound, Unauthenticated, Unavailable, Unreachable
@@ -72,6 +73,8 @@ class Site:
         self.arrived = asyncio.Event()
         self.breaks = False
         """Close the connection after a request, without an answer."""
+        self.waits_for_requests = 0
+        """The card is not sent before so many have come."""
         self._server: asyncio.Server | None = None
 
     @property
@@ -101,6 +104,7 @@ class Site:
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             self.requests.append((method, path, headers))
             if "well-known" in path:
+                await until(lambda: len(self.requests) >= self.waits_for_requests)
                 await self._answer(writer, 200, "", json.dumps(self.card).encode())
                 return
             self.arrived.set()
@@ -351,6 +355,19 @@ async def test_an_agent_that_is_away_at_the_start_is_found_when_it_comes() -> No
             assert task.id == "t" and upstream.health() == Health(
                 state="up", servers=upstream.health().servers
             )
+
+
+async def test_a_bridge_with_many_slow_agents_asks_them_all_for_their_cards_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_OPEN_SECONDS", 60.0)
+    names = ("one", "two", "three")
+    async with Site() as site:
+        site.waits_for_requests = len(names)
+        routes = {name: RouteSettings(url=site.url, path=f"/{name}") for name in names}
+        app = make_bridge(BridgeSettings(routes=routes)).app(store="memory:")
+        async with asyncio.timeout(30), running(app):
+            assert len(site.requests) >= len(names)
 
 
 async def test_nothing_is_checked_while_the_agent_is_well() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.client import resumable_stream
 from dragoman.client.resumable_stream import ResumableStream, RetryingService
 from dragoman.client.retry import Policy, RetryingCalls
 from dragoman.dialects import select
@@ -68,3 +69,40 @@ async def test_a_stream_ends_after_a_cancel_though_a_late_update_undoes_it_on_th
         (response, *_) = await anext(batches)
         assert response.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
         assert await anext(batches, None) is None
+
+
+async def test_a_quiet_stream_ends_if_its_task_was_canceled_by_somebody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By another process of a bridge, for example. The server leaves the stream open."""
+    monkeypatch.setattr(resumable_stream, "_QUIET_SECONDS", 0.0)
+    peer: Any = LeavesStreamsOpen()
+    batches = aiter(RetryingService(peer).stream(Call(), SendMessage(message=Message("hi"))))
+    await anext(batches)
+    async with asyncio.timeout(10):
+        (response, *_) = await anext(batches)
+        assert response.event.status.state is TaskState.CANCELED  # type: ignore[union-attr]
+        assert await anext(batches, None) is None
+
+
+async def test_a_quiet_stream_stays_open_while_its_task_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumable_stream, "_QUIET_SECONDS", 0.0)
+    asked = asyncio.Event()
+
+    class Works(LeavesStreamsOpen):
+        async def call(self, call: Call, request: Request) -> Any:
+            asked.set()
+            return Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
+
+        async def stream(self, call: Call, request: Any) -> AsyncIterator[Batch]:
+            for state in (TaskState.WORKING, TaskState.COMPLETED):
+                yield [
+                    StreamResponse(StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=state)))
+                ]
+                await asked.wait()
+
+    peer: Any = Works()
+    stream = RetryingService(peer).stream(Call(), SendMessage(message=Message("hi")))
+    async with asyncio.timeout(10):
+        states = [response.event.status.state async for batch in stream for response in batch]  # type: ignore[union-attr]
+    assert states == [TaskState.WORKING, TaskState.COMPLETED]

@@ -51,8 +51,8 @@ LACKS = (
         libraries=frozenset({"fasta2a-2.1.1"}),
     ),
     CrossingLack(
-        frozenset({"list", "cancel", "finished_task"}),
-        "fasta2a does not list tasks, answers a cancel before the task is canceled, and starts a finished task again.",
+        frozenset({"list", "cancel"}),
+        "fasta2a does not list tasks, and answers a cancel before the task is canceled.",
         mode="pass",
         role="server",
         libraries=frozenset({"fasta2a-2.1.1"}),

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -48,6 +48,8 @@ from dragoman.model.task import TERMINAL, ArtifactUpdate, Event, StatusUpdate, T
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
 _CLOSE_SECONDS = 1.0
 """How long a stream may stay open after its last event."""
+_QUIET_SECONDS = 15.0
+"""After so long without an event, an agent that may leave the streams of ended tasks open is asked whether the task has ended."""
 MAX_REMEMBERED_BYTES = 64 << 20
 """How much of a stream is remembered, to compare it with the peer's task after a broken connection. A longer stream of a peer
 that does not number its events is not resumed."""
@@ -90,6 +92,7 @@ class RetryingService:
                     yield batch
         finally:
             self.open_streams.discard(stream)
+            stream.close()
 
     async def _send_without_waiting(self, call: Call, request: SendMessage) -> Task | Message:
         """Open a stream and return at its first event: the agent has the message then."""
@@ -142,8 +145,12 @@ class ResumableStream:
         """There were too many of them."""
         self._wait: asyncio.Timeout | None = None
         self._polls = False
-        self._canceled: Task | None = None
-        """The task, as the peer answered a cancel of it."""
+        self._known_end: Task | None = None
+        """The task when it had ended, as the peer said outside of the stream: as the answer to a cancel, or asked for it."""
+        self._heard = 0.0
+        """When something came last."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def task_id(self) -> str:
@@ -153,15 +160,48 @@ class ResumableStream:
     def _fold(self) -> Fold:
         return self._events.fold
 
-    def stop_waiting(self, canceled: Task | None = None) -> None:
-        """Stop waiting for the peer to send something, and poll the task. `canceled`: what the peer said about it."""
+    def stop_waiting(self, said: Task | None = None) -> None:
+        """Stop waiting for the peer to send something, and poll the task. `said`: what the peer said about it."""
         self._polls = True
-        if canceled is not None and canceled.state.terminal:
-            self._canceled = canceled
+        if said is not None and said.state.terminal:
+            self._known_end = said
         if self._wait is not None:
             self._wait.reschedule(asyncio.get_running_loop().time())
 
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _watch(self) -> None:
+        """Some servers leave streams open after a cancel, which may have come from anywhere: ask when nothing comes."""
+        if self._peer.is_dragoman:
+            return
+        loop = asyncio.get_running_loop()
+        quiet = loop.time() - self._heard
+        if quiet < _QUIET_SECONDS or self._wait is None:
+            self._timer = loop.call_later(max(_CLOSE_SECONDS, _QUIET_SECONDS - quiet), self._watch)
+        else:
+            self._asking = loop.create_task(self._ask_whether_it_ended())
+
+    async def _ask_whether_it_ended(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(A2AError):
+            before = self._heard
+            request = GetTask(id=self._fold.task_id, tenant=self._request.tenant)
+            task: Task | None = await self._calls.call(self._call, request) if self._fold.task_id else None
+            if task is not None and task.state.terminal:
+                await asyncio.sleep(_CLOSE_SECONDS)  # its last events may be on their way
+                if self._heard == before and self._wait is not None:
+                    self.stop_waiting(task)
+                    return
+        self._heard = loop.time()
+        self._timer = loop.call_later(_QUIET_SECONDS, self._watch)
+
     async def read(self) -> AsyncGenerator[Batch]:
+        self._heard = asyncio.get_running_loop().time()
+        self._watch()
         request = self._request
         if isinstance(request, ResumeTask):
             request = SubscribeToTask(id=request.id, tenant=request.tenant)
@@ -270,16 +310,17 @@ class ResumableStream:
     async def _next(self, batches: AsyncIterator[Batch]) -> Batch | None:
         complete = self._ended or (self._sends and self._asked)
         if self._polls and not complete:  # `stop_waiting` was called while nobody waited
-            raise Unreachable("the stream went on after its task was canceled")
+            raise Unreachable("the stream went on after the end of its task")
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if complete else None) as self._wait:
                 return await anext(batches, None)
         except TimeoutError as error:
             if complete:  # though the peer does not close the stream
                 return None
-            raise Unreachable("the stream went on after its task was canceled") from error
+            raise Unreachable("the stream went on after the end of its task") from error
         finally:
             self._wait = None
+            self._heard = asyncio.get_running_loop().time()
 
     def _add_all(self, batch: Batch) -> None:
         """`_add` each. Most events are chunks of artifacts, and only the last number counts."""
@@ -340,9 +381,9 @@ class ResumableStream:
         interval = self._policy.shortest
         while True:
             task = await self._get_task()
-            if self._canceled is not None and not task.state.terminal:
+            if self._known_end is not None and not task.state.terminal:
                 # On some servers a late update undoes a cancel. Nobody works on the task, and it would never end.
-                task = self._canceled
+                task = self._known_end
             known = self._fold.status is not None
             news = [StreamResponse(event) for event in (missed_events(self._fold, task) if known else [task])]
             if news:

@@ -244,8 +244,7 @@ def application(
     tool_boxes = [each.tools for agent in agents for each in agent.versions_of_code if each.tools is not None]
 
     async def start() -> None:
-        for bridge in bridged.values():
-            await bridge.open()
+        await asyncio.gather(*(bridge.open() for bridge in bridged.values()))
         for box in tool_boxes:
             box.open()
         await service.start(retain=retain, retain_unfinished=retain_unfinished)
