@@ -381,3 +381,27 @@ async def test_a_task_passes_from_one_process_to_another(pair: tuple[Store, Stor
         await one.scope(SCOPE).append(zombie, [chunk("one")])
     assert list(await one.renew("n1", ttl=60)) == []
     assert (await one.scope(SCOPE).load("t")).task.artifacts[0].text == "two"
+
+
+async def test_all_tasks_of_a_tenant_are_purged_but_those_that_a_node_runs(store: Store) -> None:
+    mine, other = store.scope(Scope("7", "a", "7")), store.scope(Scope("70", "a", "70"))
+    for log in (mine, other):
+        lease = (await log.create("done", "c", mail(), node="n1", dedupe="k")).lease
+        assert lease is not None
+        await log.settle(lease, [turn(), status(DONE)], mail=1)
+        await log.create("waiting", "c", mail())
+        lease = (await log.create("parked", "c", mail(), node="n1")).lease
+        assert lease is not None
+        await log.settle(lease, [turn(), status(TaskState.INPUT_REQUIRED)], mail=1)
+    running = (await mine.create("running", "c", mail(), node="n1")).lease
+    assert running is not None
+    assert await store.purge_tenant("7", limit=2) == (2, True)
+    assert await store.purge_tenant("7", limit=2) == (1, True)
+    assert await store.purge_tenant("7", limit=2) == (0, True), "a node runs the last one"
+    await mine.settle(running, [turn(), status(DONE)], mail=1)
+    assert await store.purge_tenant("7", limit=2) == (1, False)
+    assert await mine.seen("k") is None and await other.seen("k") is not None
+    assert await mine.unfinished() == 0 and await other.unfinished() == 2
+    with pytest.raises(TaskNotFound):
+        await mine.load("parked")
+    assert (await other.load("parked")).task_id == "parked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -15,14 +16,18 @@ from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.store.tokens import RUN, SCOPES
+from dragoman.hub.tenants.deletion import TenantDeletion
 from dragoman.hub.tenants.rename import rename_tenant
 from dragoman.stores import open_store
 
+WAITS, WAIT_SECONDS = 50, 0.2
+"""How often, and after how long, it is looked whether the tasks of a tenant have ended."""
 EPILOG = """\
   dragoman tenant add acme          create a tenant and print its token, only this once
   dragoman tenant rotate acme       replace all its tokens by one; tasks that run with the old ones are canceled
   dragoman tenant disable acme      refuse its requests, and cancel its tasks
   dragoman tenant rename acme apex  give it another name
+  dragoman tenant delete acme       delete everything it has
 
   dragoman tenant add-token acme ci --scope run --expires 90d     one more token, and print it
   dragoman tenant tokens acme                                     list its tokens and users
@@ -47,6 +52,7 @@ def register(commands: Any) -> None:
         ("add", _add, "create a tenant"),
         ("list", _list, "list tenants"),
         ("rename", _rename, "give a tenant another name"),
+        ("delete", _delete, "delete a tenant with everything it has"),
         ("disable", _disable, "refuse requests of a tenant"),
         ("enable", _enable, "accept requests of a tenant again"),
         ("rotate", _rotate, "replace all tokens of a tenant by one"),
@@ -62,6 +68,8 @@ def register(commands: Any) -> None:
             each.add_argument(
                 "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
             )
+        if verb == "delete":
+            each.add_argument("--yes", action="store_true", help="do not ask")
         if verb == "rename":
             each.add_argument("new_name", help="the new name")
         if verb == "add-token":
@@ -103,7 +111,7 @@ async def run(args: argparse.Namespace) -> int:
     database = open_database(given.tasks, folder)
     try:
         await database.open()
-        args.store_url = given.tasks
+        args.store_url, args.folder, args.database = given.tasks, folder, database
         await work(Tenants(database), args)
     except A2AError as error:
         show.say(f"dragoman: {error.message}", sys.stderr)
@@ -140,6 +148,34 @@ async def _rename(tenants: Tenants, args: argparse.Namespace) -> None:
     try:
         tenant = await tenants.find(args.name)
         await rename_tenant(tenants, store.catalogue, tenant, args.new_name, actor="cli")
+    finally:
+        await store.close()
+
+
+async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
+    """Shut it out, and delete what no hub runs. A hub that runs does the rest, or the next one that starts."""
+    tenant = await tenants.find(args.name)
+    if not args.yes:
+        print(
+            f"Everything of tenant {tenant.id} ({tenant.name}) is deleted. Its name, to go on: ",
+            end="",
+            flush=True,
+        )
+        if sys.stdin.readline().strip() != tenant.name:
+            raise InvalidParams("nothing is deleted: that is not its name (--yes does not ask)")
+    store = open_store(args.store_url)
+    await store.open()
+    try:
+        deletion = TenantDeletion(args.database, store, args.folder / "workspaces")
+        await deletion.begin(tenant, actor="cli")
+        for _ in range(WAITS):  # a hub that runs cancels its tasks within a second
+            if await deletion.go_on():
+                print(f"tenant {tenant.id} ({tenant.name}) is deleted", file=sys.stderr)
+                return
+            await asyncio.sleep(WAIT_SECONDS)
+        print(
+            "some tasks still run: a hub deletes the rest when they end, or when it starts", file=sys.stderr
+        )
     finally:
         await store.close()
 

@@ -305,6 +305,13 @@ class Store(Protocol):
         """
         ...
 
+    async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
+        """Forget up to `limit` tasks of a tenant that no node runs, finished or not, with their webhooks and idempotency keys.
+
+        Returns how many, and whether there are tasks left. Logs may go later (`tidy`).
+        """
+        ...
+
     async def tidy(self) -> bool:
         """One bounded piece of housekeeping: expired idempotency keys and quotas, logs of purged tasks, unused space of a file.
 

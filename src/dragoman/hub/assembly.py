@@ -138,6 +138,7 @@ def application(
         model_names=model_names(settings),
         prices=Prices(settings.prices, settings.currency),
         admin_token_is_set=bool(settings.admin_token),
+        workspaces=settings.folder / "workspaces" if store != "memory:" else None,
         **engine,
     )
     fetch = Fetcher()

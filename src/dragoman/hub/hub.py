@@ -52,6 +52,7 @@ from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.budgets import Budgets
+from dragoman.hub.tenants.deletion import TenantDeletion
 from dragoman.hub.tenants.rename import rename_tenant
 from dragoman.hub.tenants.users import Users
 from dragoman.hub.tools.fetcher import PageFetcher
@@ -109,6 +110,7 @@ class Hub:
         model_names: ModelNames | None = None,
         prices: Prices | None = None,
         admin_token_is_set: bool = False,
+        workspaces: Path | None = None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -117,6 +119,7 @@ class Hub:
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.users: Users | None = None
         """Knows the users of tenants, if the settings name an issuer."""
+        self.deletion = TenantDeletion(database, store, workspaces)
         self.admin_token_is_set = admin_token_is_set
         """The admin token is in the settings, so nobody can replace it here."""
         self.policies, self.model_names = Policies(database), model_names or ModelNames()
@@ -171,10 +174,12 @@ class Hub:
             self._leave_folder()
             raise
         self._watch.start()
+        self.deletion.start()
         if self._sweeper is not None:
             self._sweeper.start()
 
     async def stop(self, drain: float = 10.0) -> None:
+        await self.deletion.stop()
         await self._watch.stop()
         if self._sweeper is not None:
             await self._sweeper.stop()
@@ -410,6 +415,11 @@ class Hub:
     async def rename_tenant(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
         """Raises `InvalidParams` and `Conflict`."""
         return await rename_tenant(self.tenants, self._store.catalogue, tenant, name, actor=actor)
+
+    async def delete_tenant(self, tenant: Tenant, *, actor: str = "admin") -> None:
+        """Shut a tenant out, stop its work, and begin to delete everything it has. Raises `NotFound`."""
+        await self.deletion.begin(tenant, actor=actor)
+        await self.stop_tenant(replace(tenant, disabled=True))
 
     async def stop_tenant(self, tenant: Tenant) -> tuple[int, bool]:
         """Cancel the tasks of a disabled tenant, or those of revoked tokens. Returns how many, and whether every cancel was

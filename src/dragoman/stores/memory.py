@@ -296,7 +296,17 @@ class MemoryStore:
         self._index()
         old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
         at_rest = (task for task in old if not task.row.node and not self.push_configs.waiting(task.key))
-        chosen = list(islice(at_rest, limit))
+        return self._forget(list(islice(at_rest, limit)))
+
+    async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
+        self._index()
+        own = [task for task in self._tasks.values() if task.snapshot.scope.tenant == tenant]
+        gone = self._forget([task for task in own if not task.row.node][:limit])
+        for name in [name for name in self._seen if name[0].tenant == tenant]:
+            del self._seen[name]
+        return gone, len(own) > gone
+
+    def _forget(self, chosen: list[_Task]) -> int:
         for task in chosen:
             self.push_configs.forget(task.key)
             self._remove_from_index(task)

@@ -80,6 +80,17 @@ def routes(hub: Hub) -> list[Route]:
                 stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "cancelled": stopped}
 
+    @api.add("DELETE", one, "Delete a tenant with everything it has. It is shut out at once.", status=202)
+    async def delete(request: ApiRequest) -> Any:
+        tenant = await tenants.find(request.path["id"])
+        await hub.delete_tenant(tenant)
+        return {"tenant": tenant.id, "deleting": True}
+
+    @api.add("GET", "/v1/admin/deletions", "Deleted tenants, newest first, and whether everything is gone.")
+    async def deletions(request: ApiRequest) -> Any:
+        found = await hub.deletion.deletions.latest()
+        return page("deletions", [{"tenant": d.id, "at": d.at, "done_at": d.done_at or None} for d in found])
+
     rotate_summary = "Replace all tokens by one with the scope admin. What runs under the old ones stops, unless they overlap."
 
     @api.add("POST", f"{one}/rotate-token", rotate_summary, body=AdminRotation)

@@ -34,6 +34,8 @@ from dragoman.hub.store.tokens import (
 )
 from dragoman.model.ops import Principal
 
+DELETED = "deleted/"
+"""How the name of a tenant begins that is being deleted. No other name can."""
 _TOUCH_SECONDS = 60
 """Minimum seconds between two updates of `last_used_at`."""
 
@@ -46,7 +48,7 @@ _TOKEN_BY_HASH = "select * from tokens where hash = ? and revoked_at = 0"
 _TOKEN_BY_NUMBER = "select * from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _NUMBERS = "select generation from tokens where tenant_id = ? and revoked_at = 0"
 _ADD = "insert into tenants (name, created_at) values (?, ?) returning id"
-_RENAME = "update tenants set name = ? where id = ?"
+_RENAME = f"update tenants set name = ? where id = ? and name not like '{DELETED}%'"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
 _DISABLE = "update tenants set disabled = ? where id = ?"
 _PAUSE_SCHEDULES = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
@@ -214,15 +216,16 @@ class Tenants:
         return await self._db.run(add), secret
 
     async def list(self) -> Sequence[Tenant]:
-        rows = await self._db.all(_ALL)
-        return [_tenant(row) for row in rows]
+        """All but those that are being deleted."""
+        tenants = [_tenant(row) for row in await self._db.all(_ALL)]
+        return [tenant for tenant in tenants if not tenant.name.startswith(DELETED)]
 
     async def find(self, named: str) -> Tenant:
         """By id or by name. Raises `NotFound`."""
         by_id = named.isascii() and named.isdigit() and len(named) < 16
         row = await self._db.look_up(_BY_ID, (int(named),)) if by_id else None
         row = row or await self._db.look_up(_BY_NAME, (named,))
-        if row is None:
+        if row is None or row["name"].startswith(DELETED):
             raise NotFound(f"there is no tenant {named[:100]!r}")
         return _tenant(row)
 
@@ -375,7 +378,9 @@ def _checked_name(name: str) -> str:
 
 
 def _tenant(row: Row) -> Tenant:
-    return Tenant(**{name: row[name] for name in _COLUMNS} | {"disabled": bool(row["disabled"])})
+    """A tenant that is being deleted is disabled, whatever somebody did at the last moment."""
+    disabled = bool(row["disabled"]) or row["name"].startswith(DELETED)
+    return Tenant(**{name: row[name] for name in _COLUMNS} | {"disabled": disabled})
 
 
 def _now() -> int:

@@ -81,6 +81,16 @@ and (not webhooks or not exists
 (select 1 from dragoman.webhooks where webhooks.key = tasks.key and cursor < last and not dead))
 order by updated limit $2 for update skip locked
 """
+_OF_TENANT = """
+select key, seq, size from dragoman.tasks where scope in (select scope from dragoman.scopes where tenant = $1)
+and (done or node is null) limit $2 for update skip locked
+"""
+_LEFT = """
+select 1 from dragoman.tasks where scope in (select scope from dragoman.scopes where tenant = $1) limit 1
+"""
+_FORGET_SEEN = """
+delete from dragoman.seen where scope in (select scope from dragoman.scopes where tenant = $1)
+"""
 _PURGE = (
     "delete from dragoman.log where key = any($1::bigint[]) and not key = any($2::bigint[])",
     "insert into dragoman.purged (key) select * from unnest($1::bigint[]) as n(key) where key = any($2::bigint[])",
@@ -259,11 +269,16 @@ class PostgresStore:
         await self.state.release(lease, failed=failed)
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
+        return await self._purge(_OLD, before, limit, not unfinished)
+
+    async def _purge(self, which: str, *values: object) -> int:
+        """Delete the tasks that a statement finds."""
+
         async def work(db: Connection) -> Sequence[int]:
             room = _PIECE_BYTES
             now: list[int] = []
             later: list[int] = []
-            for key, seq, size in await db.fetch(_OLD, before, limit, not unfinished):
+            for key, seq, size in await db.fetch(which, *values):
                 room -= size
                 (now if seq <= _PIECE_ROWS and room >= 0 else later).append(key)
             if now or later:
@@ -275,6 +290,15 @@ class PostgresStore:
         for key in purged:
             self.state.reads.snapshots.drop(key)
         return len(purged)
+
+    async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
+        gone = await self._purge(_OF_TENANT, tenant, limit)
+
+        async def look(db: Connection) -> bool:
+            await db.execute(_FORGET_SEEN, tenant)
+            return await db.fetchval(_LEFT, tenant) is not None
+
+        return gone, await self._database.write(look)
 
     async def tidy(self) -> bool:
         async def work(db: Connection) -> bool:

@@ -19,6 +19,8 @@ from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.log import DAY
 from dragoman.stores.sqlite.reads import place
 
+LAST_TIME = "~"
+"""After every time of a task."""
 PIECE_ROWS, PIECE_BYTES = 500, 1 << 20
 """What one transaction deletes of a log. A single append may be larger."""
 VACUUM_PAGES = 200
@@ -36,6 +38,11 @@ _UNFINISHED = f"""
 select key from tasks indexed by tasks_by_age where done = 0 and updated < ? and node is null and {_AT_REST}
 order by updated limit ?
 """
+_OF_TENANT = """
+select key from tasks where scope in (select scope from scopes where tenant = ?) and (done = 1 or node is null) limit ?
+"""
+_LEFT = "select 1 from tasks where scope in (select scope from scopes where tenant = ?) limit 1"
+_FORGET_SEEN = "delete from seen where scope in (select scope from scopes where tenant = ?)"
 _STILL_OLD = """
 select key, scope, state, reply, seq, size from tasks where key in (select value from json_each(?)) and updated < ?
 and (done = 1 or node is null)
@@ -55,6 +62,18 @@ _EXPIRED = (
 def find(before: str, limit: int, unfinished: bool, db: Connection) -> Sequence[tuple[int]]:
     """The keys of up to `limit` tasks that may be purged."""
     return db.execute(_UNFINISHED if unfinished else _FINISHED, (before, limit)).fetchall()
+
+
+def find_of_tenant(tenant: str, limit: int, db: Connection) -> Sequence[tuple[int]]:
+    """The keys of up to `limit` tasks of a tenant that no node runs."""
+    return db.execute(_OF_TENANT, (tenant, limit)).fetchall()
+
+
+def forget_tenant(tenant: str, db: Connection) -> Finish[bool]:
+    """Delete the idempotency keys of a tenant. True if it has tasks."""
+    db.execute(_FORGET_SEEN, (tenant,))
+    left = db.execute(_LEFT, (tenant,)).fetchone() is not None
+    return lambda: left
 
 
 def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connection) -> Finish[int]:

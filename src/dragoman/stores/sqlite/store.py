@@ -165,6 +165,15 @@ class SqliteStore:
         old = await self.file.reads.in_thread(partial(purge.find, before, limit, unfinished))
         return await self.file.commits.submit(partial(purge.purge, self.file, before, old))
 
+    async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
+        found = await self.file.reads.in_thread(partial(purge.find_of_tenant, tenant, limit))
+        gone = (
+            await self.file.commits.submit(partial(purge.purge, self.file, purge.LAST_TIME, found))
+            if found
+            else 0
+        )
+        return gone, await self.file.commits.submit(partial(purge.forget_tenant, tenant))
+
     async def tidy(self) -> bool:
         return await self.file.commits.submit(partial(purge.tidy, self.file))
 
