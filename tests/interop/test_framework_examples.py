@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman import TaskState, connect
+from dragoman.cli.new import TEMPLATES, write_project
 from dragoman.hub.models.embedded import weights
 from tests.interop.environments import install, python
 from tests.serving import Server
@@ -113,6 +115,44 @@ async def test_an_example_answers_and_asks_before_its_tool_runs(
         reply = await agent("yes", task=question.id)
         assert reply.state is TaskState.COMPLETED
         assert str(reply).startswith("done: ") and "Rome" in str(reply)
+
+
+RUN_TESTS = """
+import asyncio
+from tests import test_agent
+ran = [asyncio.run(test()) for name, test in vars(test_agent).items() if name.startswith("test_")]
+print(len(ran), "passed")
+"""
+"""The tests of a new project need no pytest, which is not in the environments of frameworks."""
+
+
+@pytest.mark.parametrize("template", [name for name, each in TEMPLATES.items() if each.framework])
+async def test_a_new_project_with_a_framework_passes_its_tests_and_asks_after_a_kill(
+    template: str, tmp_path: Path
+) -> None:
+    framework = TEMPLATES[template].framework
+    install(framework)
+    project = tmp_path / "trips"
+    write_project(project, template)
+    done = await asyncio.create_subprocess_exec(
+        str(python(framework)), "-W", "ignore", "-c", RUN_TESTS, cwd=project, stdout=asyncio.subprocess.PIPE
+    )
+    assert b"2 passed" in (await done.communicate())[0]
+    served = Server(
+        project / "trips" / "agent.py",
+        store=tmp_path / "tasks.db",
+        env={"PYTHONWARNINGS": "ignore"},
+        python=python(framework),
+    )
+    async with served, connect(served.url) as agent:
+        question = await agent("Rome")
+        await served.kill()
+        await served.start()
+        question = await agent("Monday", task=question.id)
+        assert str(question) == "Book Rome on Monday?"
+        await served.kill()
+        await served.start()
+        assert str(await agent("yes", task=question.id)) == "Booked Rome on Monday."
 
 
 @pytest.mark.timeout(400)

@@ -16,10 +16,12 @@ Templates:
   llm        a model with tools; every call is a recorded step (set the provider's key, and MODEL)
   form       asks for what it needs, question by question, and books once
   delegate   two agents, of which one calls the other
+  langgraph  a graph of LangGraph, served with `wrap`; its interrupts are questions
   wrapped    an executor written for the official A2A SDK
 
   dragoman new greeter
   dragoman new assistant --template llm
+  dragoman new trips --template langgraph
   cd greeter && dragoman dev greeter.agent
 """
 
@@ -29,6 +31,8 @@ class Template(NamedTuple):
     tries: tuple[str, ...]
     notes: str
     extras: str = "cli"
+    framework: str = ""
+    """The package that it needs beside Dragoman."""
 
 
 TEMPLATES = {
@@ -55,6 +59,15 @@ TEMPLATES = {
             'dragoman send http://127.0.0.1:8000/weather "Rome"',
         ),
         "Set `WEATHER` to the URL of an agent elsewhere, of any version of A2A, to ask that one.",
+    ),
+    "langgraph": Template(
+        "Books trips with a graph of LangGraph",
+        ("dragoman chat http://127.0.0.1:8000",),
+        "Put your own graph in place of this one: `agent = wrap(graph, name=..., description=...)` is all that it needs. Stop the agent "
+        "while it waits for an answer, and start it again: the graph goes on where it was. Agents of pydantic-ai, the OpenAI Agents "
+        "SDK and other frameworks are wrapped in the same way.",
+        "cli,langgraph",
+        "langgraph",
     ),
     "wrapped": Template(
         "Counts words, with an executor of the official SDK",
