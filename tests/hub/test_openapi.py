@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import response_schema_conformance, status_code_conformance
 
 from dragoman.agent.agent import Agent
 from dragoman.hub.api.openapi import answer_of
+from dragoman.server.runtime import running
 from tests.hub import openapi_check
-from tests.hub.house import SCOUT, Caller, House, house
+from tests.hub.house import ADMIN, SCOUT, Caller, House, house
 
 
 async def test_every_operation_says_what_it_answers() -> None:
@@ -213,3 +222,58 @@ async def test_a_refusal_for_too_many_requests_has_the_one_shape() -> None:
         answer = await acme("POST", "/v1/orchestrate", {"message": "hi"})
         assert answer.status == 429
         assert set(answer.json) == {"error", "reason", "retry_after_seconds"}
+
+
+EXAMPLES = 3
+"""For each operation: made-up requests that the document allows."""
+
+
+@contextmanager
+def served_hub() -> Iterator[tuple[str, str, Any]]:
+    """A hub in a thread of its own: its URL, the token of a tenant, and its document. Schemathesis asks, and waits for answers."""
+    ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    found: list[Any] = []
+
+    async def serve() -> None:
+        async with house(lambda prompt: "Fine.", rate_per_min=0) as hub, running(hub.app) as url:
+            acme = await hub.tenant("acme")
+            found.extend((url, acme.token, (await hub.nobody("GET", "/v1/openapi.json")).json))
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield found[0], found[1], found[2]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
+
+
+def hold_to_document(operation: Any, url: str, bearer: str) -> None:
+    """Send requests that the document allows, and compare the answers with it."""
+    own = settings(
+        max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+
+    @own
+    @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def hold(case: Any) -> None:
+        response = case.call(base_url=url, headers={"Authorization": f"Bearer {bearer}"}, timeout=20)
+        assert response.status_code < 500, (case.operation.label, response.text)
+        case.validate_response(response, checks=[response_schema_conformance, status_code_conformance])
+
+    hold()
+
+
+@pytest.mark.timeout(300)
+def test_answers_to_made_up_requests_are_as_the_document_says() -> None:
+    with served_hub() as (url, token, document):
+        schema = schemathesis.openapi.from_dict(document)
+        for found in schema.get_all_operations():
+            operation: Any = found.ok()  # type: ignore[union-attr]
+            responses = operation.definition.raw["responses"]
+            if "text/event-stream" not in responses.get("200", {}).get("content", {}):
+                hold_to_document(operation, url, ADMIN if operation.path.startswith("/v1/admin") else token)
