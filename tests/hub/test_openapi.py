@@ -167,6 +167,8 @@ async def everything(hub: House, acme: Caller) -> None:
     await admin("PATCH", f"/v1/admin/tenants/{tenant}/policy", {"max_agents": 3})
     await admin("PATCH", f"/v1/admin/tenants/{tenant}", {"disabled": True, "max_concurrent": 3})
     await admin("POST", f"/v1/admin/tenants/{tenant}/rotate-token")
+    await admin("DELETE", f"/v1/admin/tenants/{tenant}")
+    await admin("GET", "/v1/admin/deletions")
 
 
 async def test_every_answer_is_as_the_document_says() -> None:

@@ -269,6 +269,19 @@ class CallerInfo(Struct):
     expires_at: int | None
 
 
+class BegunDeletion(Struct):
+    tenant: int
+    deleting: bool
+
+
+class Deletion(Struct):
+    """A tenant that is deleted; `done_at` is null until everything is gone."""
+
+    tenant: int
+    at: int
+    done_at: int | None
+
+
 class HubPolicy(Struct):
     policy: Policy
 
@@ -324,6 +337,7 @@ _TODOS = _page("TodoList", "todos", Todo)
 _SCHEDULES = _page("ScheduleList", "schedules", ScheduleInfo)
 _RUNS = _page("Runs", "runs", RunInfo)
 _TOKENS = _page("TokenList", "tokens", TokenInfo)
+_DELETIONS = _page("Deletions", "deletions", Deletion)
 _AUDIT = _page("AuditEntries", "entries", AuditEntry)
 
 _FILE = "/v1/conversations/{id}/artifacts/{aid}"
@@ -381,6 +395,8 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/admin/tenants": TenantWithToken,
     "GET /v1/admin/tenants/{id}": OneTenant,
     "PATCH /v1/admin/tenants/{id}": ChangedTenant,
+    "DELETE /v1/admin/tenants/{id}": BegunDeletion,
+    "GET /v1/admin/deletions": _DELETIONS,
     "POST /v1/admin/tenants/{id}/rotate-token": TenantWithToken,
     "GET /v1/admin/usage": _USAGE,
     "GET /v1/admin/audit": _AUDIT,
