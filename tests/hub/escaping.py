@@ -8,6 +8,7 @@ on loopback, another tenant's file.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ import uvloop
 
 from dragoman.errors import A2AError
 from dragoman.hub.assembly import ExternalServices, application
+from dragoman.hub.sandbox import process
 from dragoman.hub.settings import Settings
 from tests.hub.scripted import ScriptedModel
 
@@ -27,9 +29,12 @@ SECRET = "sesame-open"
 
 async def main(given: dict[str, Any]) -> None:
     folder = Path(given["folder"])
+    if "way" in given:
+        process.CONFINED = (given["way"],)
     settings = Settings(data=str(folder), allow_exec=True, **given.get("settings", {}))
     hub, _ = application(settings, model=ScriptedModel([]))
     await hub.database.open()
+    Path("dragoman.toml").write_text(f'[hub]\nadmin_token = "{SECRET}"\n')
     (folder / "hub.secret").write_text(SECRET)
     os.environ["SOME_API_KEY"] = SECRET
     held = os.open(folder / "hub.secret", os.O_RDONLY)
@@ -41,7 +46,14 @@ async def main(given: dict[str, Any]) -> None:
     sandbox = ExternalServices(settings, hub.metrics)._sandbox
     assert sandbox is not None
     await sandbox.write("2", "theirs", SECRET.encode())
-    known = {"FOLDER": folder, "PORT": listener.getsockname()[1], "PID": os.getpid(), "FD": held}
+    keyring = Path("/proc/keys").exists() and _add_key()
+    known = {
+        "KEY": keyring,
+        "FOLDER": folder,
+        "PORT": listener.getsockname()[1],
+        "PID": os.getpid(),
+        "FD": held,
+    }
     came = []
     for command in given["commands"]:
         for name, value in known.items():
@@ -54,6 +66,15 @@ async def main(given: dict[str, Any]) -> None:
     listed = [path for path, _ in await sandbox.list("1")]
     link = await sandbox.read("1", "link")
     print(json.dumps({"came": came, "listed": listed, "link": (link or b"").decode(), "uid": os.geteuid()}))
+
+
+def _add_key() -> int:
+    """A key in the session keyring of the hub, as a login or Kerberos may have put there. Returns its id; negative: none."""
+    number = {"x86_64": 248, "aarch64": 217}.get(os.uname().machine)
+    if number is None:
+        return -1
+    libc = ctypes.CDLL(None)
+    return int(libc.syscall(number, b"user", b"dragoman-test", SECRET.encode(), len(SECRET), -3))
 
 
 if __name__ == "__main__":

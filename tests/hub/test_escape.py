@@ -20,7 +20,7 @@ import pytest
 
 from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import process
-from dragoman.hub.sandbox.process import Process
+from dragoman.hub.sandbox.process import BUBBLEWRAP, NAMESPACES, Process
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
 from tests.hub.escaping import SECRET
@@ -48,6 +48,25 @@ READ = {
     "descriptors of other processes": "cat /proc/[0-9]*/fd/*",
     "the memory of other processes": "cat /proc/@PID@/mem /proc/@PID@/maps",
     "the disk itself": f"cat /dev/vda /dev/sda /dev/mem /dev/kmsg | head -c 1000000 | grep -a {SECRET}",
+    "the hub's settings, where it was started": "cat @FOLDER@/../dragoman.toml /proc/[0-9]*/cwd/dragoman.toml",
+    "files of the machine that are not programs": (
+        "cat /etc/shadow /etc/machine-id /etc/hostname /etc/ssh/* /etc/environment /etc/resolv.conf /var/log/* /root/.*rc "
+        "/home/*/.*rc /opt/*/hub/hub.secret 2>/dev/null | head -c 1 | tr -d '\\n' | sed 's/./" + SECRET + "/'"
+    ),
+    "the root before it was replaced": (
+        f'{PYTHON} -c \'import os\nfor n in range(30): os.chdir("..")\nprint(open("@FOLDER@/hub.secret").read())\'; '
+        "cat /proc/1/root@FOLDER@/hub.secret /mnt/../../..@FOLDER@/hub.secret"
+    ),
+    "the root, through another chroot in namespaces of its own": (
+        f'mkdir -p c; unshare -Ur {PYTHON} -c \'import os\nf = os.open("/", 0)\nos.chroot("c")\nos.fchdir(f)\n'
+        'for n in range(30): os.chdir("..")\nos.chroot(".")\nprint(open("@FOLDER@/hub.secret").read())\''
+    ),
+    "the keyring of the hub's user": (
+        f"{PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\nb = ctypes.create_string_buffer(99)\n"
+        "for number in (250, 219): l.syscall(number, 11, @KEY@, b, 99)\nprint(b.value)'; "
+        f"grep -q dragoman-test /proc/keys && {PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\n"
+        'for number in (250, 219):\n    if l.syscall(number, 0, -3, 0) > 0: print("' + SECRET + "\")'"
+    ),
     "a device of its own making": "mknod d b 254 0; mknod d b 8 0; mknod d b 259 0; head -c 1000 d",
 }
 """None of these may print the secret."""
@@ -73,6 +92,15 @@ REACH = {
         "unshare -Ur sh -c 'mount -o remount,bind,rw / && touch /etc/.made-by-a-command && echo GOT\"THERE\"'"
     ),
     "a terminal": "echo GOT'THERE' > /dev/tty; echo GOT'THERE' > /dev/console; echo GOT'THERE' > /dev/pts/0",
+    "a process before it, with ptrace": (
+        f"{PYTHON} -c 'import ctypes\nfor pid in (1, @PID@):\n"
+        '    if ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0 and pid != 1: print("GOT" + "THERE")\''
+    ),
+    "a socket of a service": "for s in /run/*.sock /var/run/docker.sock /run/dbus/system_bus_socket; do test -S $s && echo GOT'THERE'; done",
+    "a cgroup": "mkdir /sys/fs/cgroup/x /sys/fs/cgroup/*/x 2>/dev/null && echo GOT'THERE'; ls -A /sys 2>/dev/null | grep . && echo GOT'THERE'",
+    "its own limits": "ulimit -v unlimited 2>/dev/null && echo GOT'THERE'; ulimit -u 100000 2>/dev/null && echo GOT'THERE'; renice -n 0 $$ 2>/dev/null && echo GOT'THERE'",
+    "programs of the machine, to change them": "for f in /bin/sh /usr/bin/env; do chmod u+s $f 2>/dev/null && echo GOT'THERE'; echo x >> $f && echo GOT'THERE'; done",
+    "the next command of another tenant, through /tmp": "touch /tmp/left /dev/shm/left; ls /tmp/before /dev/shm/before 2>/dev/null && echo GOT'THERE'",
     "what a command before it left running": "pgrep -f '[s]leep 4242' && echo GOT'THERE'",
 }
 """None of these may print GOTTHERE."""
@@ -118,11 +146,49 @@ USE = {
         "n=0; while [ $n -lt 400 ]; do sleep 3 & n=$((n+1)); done 2>/dev/null; echo STARTED $(ls -d /proc/[0-9]* | wc -l)",
         r"STARTED (?:[3-9]\d\d|\d{4})",
     ),
+    "more memory than it may, in many processes": (
+        f'n=0; while [ $n -lt 6 ]; do {PYTHON} -c \'x = bytearray(200 << 20); import time; time.sleep(3); print("GOT" + "THERE")\' & '
+        "n=$((n+1)); done; wait",
+        "GOTTHERE",
+    ),
+    "more memory than it may, in files without a name": (
+        f'{PYTHON} -c \'import os, time\nfor n in range(6):\n    f = os.memfd_create("m")\n'
+        '    for i in range(200): os.write(f, bytes(1 << 20))\ntime.sleep(3)\nprint("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
+    "memory in /dev/shm and /tmp": (
+        "head -c 100M /dev/zero > /dev/shm/x; head -c 300M /dev/zero > /tmp/x; "
+        "test $(du -sm /tmp /dev/shm | cut -f1 | paste -sd+ | sed 's/$/+0/' | tr + '\\n' | sort -n | tail -1) -gt 70 && echo GOT'THERE'",
+        "GOTTHERE",
+    ),
+    "memory that belongs to no process": (
+        f"{PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\nl.shmat.restype = ctypes.c_void_p\n"
+        "l.shmdt.argtypes = [ctypes.c_void_p]\nfor n in range(6):\n    i = l.shmget(0, 150 << 20, 0o1600)\n"
+        "    if i < 0: break\n    p = l.shmat(i, None, 0)\n    ctypes.memset(p, 1, 150 << 20)\n    l.shmdt(p)\n"
+        'else: print("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
+    "a file larger than it may be": (
+        f'{PYTHON} -c \'import os\ntry:\n    f = os.memfd_create("m"); os.ftruncate(f, 2 << 30); print("GOT" + "THERE")\nexcept OSError: pass\'',
+        "GOTTHERE",
+    ),
     "its time, deaf to signals": (
         "trap '' TERM INT HUP; while :; do sleep 1; done; echo GOT'THERE'",
         "GOTTHERE",
     ),
 }
+
+
+def confinements() -> list[Any]:
+    """The ways that confine, on this machine; what is missing is skipped, and says so."""
+    out = []
+    for way, reason in (
+        (BUBBLEWRAP, "THERE IS NO BUBBLEWRAP HERE"),
+        (NAMESPACES, "users have no namespaces here"),
+    ):
+        missing = shutil.which("bwrap") is None if way == BUBBLEWRAP else namespaces.args[0]
+        out.append(pytest.param(way, marks=pytest.mark.skipif(missing, reason=reason)))
+    return out
 
 
 def users() -> list[Any]:
@@ -141,8 +207,11 @@ def outside() -> Iterator[Path]:
         yield Path(made)
 
 
-def tried(as_: list[str], folder: Path, commands: list[str], **settings: Any) -> dict[str, Any]:
+def tried(
+    as_: list[str], folder: Path, commands: list[str], way: str = "", **settings: Any
+) -> dict[str, Any]:
     given = {"folder": str(folder / "hub"), "commands": commands, "settings": settings}
+    given |= {"way": way} if way else {}
     ran = subprocess.run(
         [*as_, sys.executable, str(DRIVER), json.dumps(given)],
         capture_output=True,
@@ -161,13 +230,13 @@ def tried(as_: list[str], folder: Path, commands: list[str], **settings: Any) ->
     return came
 
 
-@namespaces
+@pytest.mark.parametrize("way", confinements())
 @pytest.mark.parametrize("as_", users())
 def test_no_command_reads_what_is_not_its_own_or_reaches_beyond_its_folder(
-    as_: list[str], outside: Path
+    as_: list[str], way: str, outside: Path
 ) -> None:
     left = "(setsid sleep 4242 &) ; ln -s @FOLDER@/hub.secret link; echo made"
-    *came, after = tried(as_, outside, [left, *READ.values(), *REACH.values(), "echo fine"])["came"]
+    *came, after = tried(as_, outside, [left, *READ.values(), *REACH.values(), "echo fine"], way)["came"]
     assert came.pop(0)["output"] == "made\n" and after["output"] == "fine\n", "and the sandbox goes on"
     for what, ran in zip([*READ, *REACH], came, strict=True):
         assert SECRET not in ran["output"], what
@@ -177,17 +246,17 @@ def test_no_command_reads_what_is_not_its_own_or_reaches_beyond_its_folder(
         assert not Path(made, ".made-by-a-command").exists()
 
 
-@namespaces
+@pytest.mark.parametrize("way", confinements())
 @pytest.mark.parametrize("as_", users())
-def test_no_link_of_a_command_leads_a_hub_out_of_its_folder(as_: list[str], outside: Path) -> None:
-    came = tried(as_, outside, ["ln -s @FOLDER@/hub.secret link"])
+def test_no_link_of_a_command_leads_a_hub_out_of_its_folder(as_: list[str], way: str, outside: Path) -> None:
+    came = tried(as_, outside, ["ln -s @FOLDER@/hub.secret link"], way)
     assert came["link"] == "" and came["listed"] == []
 
 
-@namespaces
+@pytest.mark.parametrize("way", confinements())
 @pytest.mark.parametrize("as_", users())
-def test_no_command_takes_more_of_the_disk_than_it_may(as_: list[str], outside: Path) -> None:
-    came = tried(as_, outside, ["echo kept > kept", *TAKE.values()], exec_disk_mb=1)
+def test_no_command_takes_more_of_the_disk_than_it_may(as_: list[str], way: str, outside: Path) -> None:
+    came = tried(as_, outside, ["echo kept > kept", *TAKE.values()], way, exec_disk_mb=1)
     for what, ran in zip(TAKE, came["came"][1:], strict=True):
         assert "[undone:" in ran["output"] and "NOTSTOPPED" not in ran["output"], (what, ran)
     assert came["listed"] == ["kept"]
@@ -195,12 +264,13 @@ def test_no_command_takes_more_of_the_disk_than_it_may(as_: list[str], outside: 
     assert [path.name for path in below.iterdir()] == ["t1"], "and nothing is left of taking it away"
 
 
-@namespaces
+@pytest.mark.parametrize("way", confinements())
 @pytest.mark.parametrize("as_", users())
-def test_no_command_uses_more_of_the_machine_than_it_may(as_: list[str], outside: Path) -> None:
+def test_no_command_uses_more_of_the_machine_than_it_may(as_: list[str], way: str, outside: Path) -> None:
     commands = [command for command, _ in USE.values()]
-    came = tried(as_, outside, commands, exec_seconds=4)["came"]
+    came = tried(as_, outside, commands, way, exec_seconds=8)["came"]
     for (what, (_, never)), ran in zip(USE.items(), came, strict=True):
+        assert "refused" not in ran, what
         assert not re.search(never, ran["output"]), (what, ran["output"])
 
 
@@ -228,7 +298,7 @@ async def test_a_machine_that_has_namespaces_only_later_runs_commands_then(tmp_p
     class Later(Process):
         tried = 0
 
-        async def _works(self, way: list[str], folder: Path) -> bool:
+        async def _works(self, way: str, folder: Path) -> bool:
             self.tried += 1
             return self.tried > 2 and await super()._works(way, folder)
 

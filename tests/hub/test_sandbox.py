@@ -44,8 +44,8 @@ class Bare(Process):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"unconfined": True, **options})
 
-    async def _find(self, folder: Path) -> list[str]:
-        return ["sh", "-c", process._BARE]
+    async def _find(self, folder: Path) -> str:
+        return process.BARE
 
 
 NOBODY = RunAsUser(65534, 65534)
@@ -190,11 +190,12 @@ async def test_a_command_reaches_no_device_and_writes_to_no_other_mount(
 
 @namespaces
 @pytest.mark.skipif(shutil.which("ipcmk") is None, reason="there is no ipcmk")
-async def test_a_command_leaves_nothing_in_shared_memory(tmp_path: Path, whose: RunAsUser | None) -> None:
+async def test_a_command_has_no_shared_memory_that_outlives_its_processes(
+    tmp_path: Path, whose: RunAsUser | None
+) -> None:
     sandbox = Sandbox(tmp_path, Process(owner=whose), seconds=10.0, owner=whose)
-    count = "tail -n +2 /proc/sysvipc/shm | wc -l"
-    assert (await sandbox.run("1", f"ipcmk -M 64 > /dev/null; {count}")).output.strip() == "1"
-    assert (await sandbox.run("2", count)).output.strip() == "0"
+    ran = await sandbox.run("1", "ipcmk -M 64; tail -n +2 /proc/sysvipc/shm | wc -l")
+    assert "not permitted" in ran.output and ran.output.split()[-1] == "0"
 
 
 @namespaces
@@ -401,12 +402,12 @@ async def test_files_of_agents_and_of_commands_are_in_one_workspace(
         "/write in/a.txt\nhello\n/endwrite\n/exec tr a-z A-Z < in/a.txt > b.txt; cat b.txt\n/read b.txt\n/list\n/read no",
     )
     assert said.count("HELLO") == 2 and "[exit 0]" in said
-    assert "[sandbox workspace]\nb.txt  (5 bytes)\nin/a.txt  (5 bytes)" in said
+    assert "[sandbox workspace]\n| b.txt  (5 bytes)\n| in/a.txt  (5 bytes)" in said
     assert "ERR: there is no file 'no' in the workspace (try /list)" in said
     said = await fed(
         home, "/list\n/read b.txt\n/write big\n" + "x" * 200_000 + "\n/endwrite", conversation_id=10
     )
-    assert "(no files)\n[sandbox workspace]\nb.txt" in said and "HELLO" in said
+    assert "(no files)\n| [sandbox workspace]\n| b.txt" in said and "HELLO" in said
     assert "ERR: big was not written: no room for big" in said
 
 
@@ -425,7 +426,7 @@ async def test_a_picture_that_a_command_made_is_shown_whole_or_not_at_all(
 
 
 async def test_a_hub_runs_commands_only_if_its_operator_says_so(tmp_path: Path) -> None:
-    for allowed, answer in ((False, "ERR: commands are disabled"), (True, "4\n[exit 0]")):
+    for allowed, answer in ((False, "ERR: commands are disabled"), (True, "4\n| [exit 0]")):
         replies = ["/exec echo $((2 + 2))", "Done."]
         async with opened_hub(replies, folder=tmp_path, allow_exec=allowed) as hub:
             acme = await hub.tenant(f"acme-{allowed}")
@@ -553,7 +554,7 @@ async def test_a_hub_that_is_roots_says_so_when_it_runs_commands(
     async with opened_hub(["/exec id -u", "Fine."], folder=tmp_path, allow_exec=True) as hub:
         acme = await hub.tenant("acme")
         await acme.ask("go")
-        assert "65534\n[exit 0]" in hub.model.prompts[-1].messages[-1].content
+        assert "65534\n| [exit 0]" in hub.model.prompts[-1].messages[-1].content
     assert any("runs as root" in record.getMessage() for record in caplog.records)
 
 

@@ -159,7 +159,10 @@ async def _commands(given: Settings) -> list[tuple[str, str]]:
         how = f"commands run in containers of {given.exec_image}"
         return [*found, (_OK, how) if there else (_BAD, "there is no docker")]
     with tempfile.TemporaryDirectory() as folder:
-        how = await Process(owner=command_user(), unconfined=given.exec_unconfined).how(Path(folder))
+        owner = command_user()
+        if owner is not None:
+            owner.chown(Path(folder))
+        how = await Process(owner=owner, unconfined=given.exec_unconfined).how(Path(folder))
     state = _OK if how.endswith("nothing of the hub") else _WARN if given.exec_unconfined else _BAD
     return [*found, (state, how)]
 

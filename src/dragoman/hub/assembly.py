@@ -488,6 +488,7 @@ def _sandbox(settings: Settings, metrics: HubMetrics, leases: WorkspaceLeases | 
         cell,
         seconds=settings.exec_seconds,
         disk=settings.exec_disk_mb << 20,
+        memory=0 if settings.exec_image else settings.exec_memory_mb << 20,
         owner=whose,
         counted=metrics.sandbox,
         leases=leases,

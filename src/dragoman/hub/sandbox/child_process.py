@@ -93,6 +93,19 @@ class ChildProcess:
         again, self._hidden = hidden & self._hidden, frozenset(hidden)
         return 1 << 62 if again else sum(found.values())
 
+    def memory_bytes(self) -> int:
+        """Bytes of memory that its descendants use together: their pages, and files in memory (memfd). Blocks."""
+        own = mapped = 0
+        files: dict[tuple[int, int], int] = {}
+        for pid in _descendants(self.pid):
+            try:
+                mine, shared = _resident(pid)
+                own, mapped = own + mine, mapped + shared
+                _memory_files(pid, files)
+            except OSError:  # it has ended, or is in another's hands for a moment
+                continue
+        return own + max(mapped, sum(files.values()))
+
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
         code = self._process.wait()
 
@@ -165,6 +178,24 @@ def _namespaces(pid: int) -> int:
             if line.startswith("NSpid:"):
                 return len(line.split())
     return 0
+
+
+def _resident(pid: int) -> tuple[int, int]:
+    """Bytes of a process in memory: its own, and those that it may share with others, without files of a disk."""
+    found = {"RssAnon:": 0, "RssShmem:": 0}
+    for line in (_PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+        word, _, rest = line.partition("\t")
+        if word in found:
+            found[word] = int(rest.split()[0]) << 10
+    return found["RssAnon:"], found["RssShmem:"]
+
+
+def _memory_files(pid: int, found: dict[tuple[int, int], int]) -> None:
+    for entry in os.scandir(_PROC / str(pid) / "fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(entry.path).startswith("/memfd:"):
+                about = os.stat(entry.path)
+                found[about.st_dev, about.st_ino] = about.st_blocks * 512
 
 
 def _open_files(pid: int, device: int, found: dict[tuple[int, int], int]) -> None:

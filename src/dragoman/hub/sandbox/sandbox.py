@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 OUTPUT_LIMIT = 32 * 1024
 _CHECK_SECONDS = 0.5
 """Seconds between two checks of the disk usage."""
+_MEMORY_SECONDS = 0.1
+"""Seconds between two checks of the memory usage."""
 
 T = TypeVar("T")
 
@@ -52,7 +54,7 @@ class Cell(Protocol):
 
 
 class Sandbox:
-    """`seconds` limits a command, `disk` bytes a tenant's folder. `owner`: the user of the folders, if not the hub's own.
+    """`seconds` limits a command, `disk` bytes a tenant's folder, `memory` bytes all processes of a command (0: its cell does). `owner`: the user of the folders, if not the hub's own.
     `counted` feeds metrics. `leases`: other hubs use the same folders."""
 
     def __init__(
@@ -62,12 +64,13 @@ class Sandbox:
         *,
         seconds: float = 30.0,
         disk: int = 1 << 30,
+        memory: int = 0,
         owner: RunAsUser | None = None,
         counted: Callable[[str, float], None] | None = None,
         leases: WorkspaceLeases | None = None,
     ) -> None:
         self._folder, self._cell, self._seconds, self._disk = folder.resolve(), cell, seconds, disk
-        self._owner = owner
+        self._owner, self._memory = owner, memory
         self._counted = counted or (lambda what, by: None)
         self._leases = leases
         self._busy: dict[str, asyncio.Lock] = {}
@@ -120,22 +123,28 @@ class Sandbox:
         output_bytes = bytearray()
         reading = asyncio.create_task(_read(process.output, output_bytes))
         watching = asyncio.create_task(_wait_until_full(workspace, process, room))
+        using = asyncio.create_task(_wait_until_greedy(process, self._memory))
         ended = asyncio.create_task(process.wait())
         try:
-            await asyncio.wait((ended, watching), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            late = not ended.done() and not watching.done()
-            filled = watching.done()
+            first = (ended, watching, using)
+            await asyncio.wait(first, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            late = not any(each.done() for each in first)
+            filled, greedy = watching.done(), using.done()
         finally:
             self._counted("exec", 1)
             self._counted("exec_ms", (time.monotonic() - began) * 1000)
             killed = not ended.done()
             await _end(process, reading)
             watching.cancel()
-            await asyncio.wait((watching, ended))
+            using.cancel()
+            await asyncio.wait((watching, using, ended))
             if killed:
                 await self._cell.clear(tenant)
         if filled:
             watching.result()  # raises its error
+        if greedy:
+            using.result()
+            output_bytes += f"\n[killed: a command may use {self._memory >> 20} MB of memory]".encode()
         if late:
             self._counted("exec_timeout", 1)
         ran = CommandResult(
@@ -201,6 +210,15 @@ async def _wait_until_full(workspace: Workspace, process: ChildProcess, room: in
         if await asyncio.to_thread(full):
             return
         await asyncio.sleep(max(_CHECK_SECONDS, 4 * (time.monotonic() - began)))
+
+
+async def _wait_until_greedy(process: ChildProcess, limit: int) -> None:
+    """Return when the processes of a command use more than `limit` bytes of memory together; 0: never."""
+    while True:
+        began = time.monotonic()
+        if limit and await asyncio.to_thread(process.memory_bytes) > limit:
+            return
+        await asyncio.sleep(max(_MEMORY_SECONDS, 4 * (time.monotonic() - began)) if limit else 3600)
 
 
 async def _read(stream: asyncio.StreamReader, output_bytes: bytearray) -> None:
