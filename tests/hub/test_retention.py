@@ -71,7 +71,7 @@ async def test_a_request_that_waits_for_an_answer_too_long_is_canceled_and_then_
         waits: str = told[-1][1]["request_id"]
         patient, strict = retention(hub, LATER + 60), retention(hub)
         await patient.delete_batch()
-        assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "running"
+        assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "input-required"
         await strict.delete_batch()
         assert [row["request_id"] for row in await rows(hub, "requests")] == [waits]
         assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "canceled"

@@ -236,7 +236,7 @@ async def test_a_recurring_schedule_does_not_start_while_its_last_run_is_running
         assert await scheduler.schedules.due() == [], "the times that were missed are one"
 
 
-async def test_a_run_in_which_an_agent_asks_for_an_answer_has_failed_and_the_next_one_comes() -> None:
+async def test_a_run_in_which_an_agent_asks_waits_for_the_answer_and_the_next_one_comes_after_it() -> None:
     agent = Agent("Shy")
 
     @agent.skill
@@ -247,11 +247,18 @@ async def test_a_run_in_which_an_agent_asks_for_an_answer_has_failed_and_the_nex
         await scheduler.schedules.add(acme.tenant.id, "shy", "every hour", "work")
         for n in (1, 2):
             clock.now += 3600
-            run = await ended(scheduler, acme, n)
-            assert (run["status"], run["error_message"]) == (
-                "failed",
-                "the agent asks for an answer: Shall I?",
-            )
+
+            async def asks(n: int = n) -> bool:
+                await scheduler.run_due()
+                found = await acme("GET", f"/v1/runs/{n}")
+                return found.status == 200 and found.json["run"]["status"] == "input-required"
+
+            await until(asks)
+            run = (await acme("GET", f"/v1/runs/{n}")).json["run"]
+            assert run["result_summary"] == "Shall I?"
+            answered = await acme("POST", f"/v1/requests/{run['request_id']}/answer", {"message": f"yes {n}"})
+            assert answered.status == 202
+            assert (await ended(scheduler, acme, n))["result_summary"] == f"yes {n}"
 
 
 async def test_a_run_that_cannot_start_does_not_delay_others() -> None:

@@ -444,8 +444,13 @@ class Recorded:
         key: str,
         metadata: dict[str, Any],
         details: Any = None,
+        *,
+        fresh: bool = False,
     ) -> Any:
-        """The answer to `question`, as a `kind`. One that does not fit is asked for again. Raises `Parked`."""
+        """The answer to `question`, as a `kind`. One that does not fit is asked for again. Raises `Parked`.
+
+        `fresh`: a message that came before the question was asked is no answer to it, and is passed over.
+        """
         text = _identity(question)
         key = self._key_of_question(key, text)
         asked = describe(key.removeprefix("ask/"), text, kind, details)
@@ -466,7 +471,7 @@ class Recorded:
             message = self.message(content, id)
             return with_questions(message, (asked,)) if structured else message
 
-        await self._ask_until_answered(state, content, key, text, metadata, make, read)
+        await self._ask_until_answered(state, content, key, text, metadata, make, read, fresh=fresh)
         return answers[-1]
 
     async def ask_all(
@@ -503,6 +508,8 @@ class Recorded:
         metadata: dict[str, Any],
         make: Callable[[Any, str], Message],
         read: Callable[[Message], Any],
+        *,
+        fresh: bool = False,
     ) -> None:
         """Ask `content`, and what `read` returns for an answer, until it returns None. Raises `Parked`.
 
@@ -518,7 +525,9 @@ class Recorded:
             step = self.steps.get(this)
             if step is None:
                 unread = [seq for seq, _ in self.journal.loaded.mails if seq > self.read]
-                if unread and self._unasked is not None:  # their senders saw another question
+                if unread and (
+                    fresh or self._unasked is not None
+                ):  # their senders saw no or another question
                     for seq in unread:
                         self._take_answer(f"mail/{seq}", seq)
                     unread = []

@@ -242,6 +242,9 @@ class _Residence:
         self._talk = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
+    async def _approve(self, tenant: str) -> tuple[str, ...]:
+        return (await self._hub.policies.of(tenant)).approve
+
     def make(self, tenant: Tenant, entry: CatalogueEntry) -> Program:
         async def siblings() -> Sequence[Constitution]:
             return await self._hub.catalogue.constitutions(tenant.id)
@@ -264,6 +267,7 @@ class _Residence:
             version=str(entry.updated_at or 1),
             native=traits_of(self.model, entry.constitution.model).tools,
             prices=self._hub.budgets.prices,
+            approve=self._approve,
         )
 
 

@@ -30,7 +30,7 @@ from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.conversations.repair import restore_requests
-from dragoman.hub.errors import NotFound
+from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
@@ -360,6 +360,25 @@ class Hub:
             if asked.conversation_id and batch[-1].kind == "done":
                 await self.store_answers(tenant, asked.conversation_id)
             yield batch
+
+    async def answer(self, tenant: Tenant, asked: StoredRequest, text: str) -> Snapshot:
+        """Answer the question that a request waits with. Returns its state before. Raises `Conflict` if it does not wait."""
+        snapshot = await self.snapshot(tenant, asked)
+        if not snapshot.state.interrupted:
+            raise Conflict(f"request {asked.request_id!r} does not wait for an answer")
+        message = Message(
+            message_id=secrets.token_hex(8),
+            task_id=asked.request_id,
+            context_id=snapshot.context_id,
+            role=Role.USER,
+            parts=(Part(text=text),),
+        )
+        call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, dialect=NATIVE)
+        async with self.admission.admit_message(
+            call, SendMessage(message=message), via=NATIVE, conversation=asked.conversation_id, inline=True
+        ) as (call, request):
+            await self.record.deliver(self.engine, call, request)
+        return snapshot
 
     async def cancel(self, tenant: Tenant, request: str) -> bool:
         """Cancel a running request; False if it does not run."""

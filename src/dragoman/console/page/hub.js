@@ -274,13 +274,21 @@ function conversation(base, id, to) {
 
 // -- requests, memory, files, schedules -------------------------------------------------------------------------
 
-const STATE_TONES = { completed: "good", failed: "bad", rejected: "bad", running: "busy", working: "busy" };
+const STATE_TONES = { completed: "good", failed: "bad", rejected: "bad", running: "busy", working: "busy", "input-required": "wait", "auth-required": "wait" };
+
+/** Yes and no for a request that asks whether a command may run. Other questions are answered in a chat. */
+function approval(base, r, again) {
+  if (r.state !== "input-required" || !r.approval) return null;
+  const say = (approved, said) => act(() => post(`${base}/requests/${segment(r.request_id)}/answer`, { approved }), again, said);
+  return h("div.row.wrap", {}, button("Approve", say(true, "The command runs."), { class: "small primary" }), button("Refuse", say(false, "The agent is told."), { class: "small" }));
+}
 
 function requests(base) {
   return panel(async (again) => {
     const { requests: all } = await get(`${base}/requests`, { limit: 100 });
     return { state: all, content: all.length ? table("Requests", ["Request", "Agent", "State", "Started", "Took", ""], all.map((r) => h("tr", {},
-      cell("Request", [h("code", {}, line(r.request_id, 40)), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null], { class: "grow" }),
+      cell("Request", [h("code", {}, line(r.request_id, 40)), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null,
+        r.question ? h("div.question", { dir: "auto" }, line(r.question, 400)) : null, approval(base, r, again)], { class: "grow" }),
       cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}` }, line(r.agent_id, 40))),
       cell("State", pill(line(r.state, 30), STATE_TONES[r.state] || "idle")),
       cell("Started", at(r.started_at)), cell("Took", r.completed_at ? `${count(r.completed_at - r.started_at)} s` : "–"),

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.engine.records import Mail
@@ -40,7 +41,7 @@ from dragoman.hub.models.prices import Prices
 from dragoman.hub.quote import flatten
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.tool import Budget, Command, Session, Tool
+from dragoman.hub.tools.tool import Approve, Budget, Command, Session, Tool
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Principal, SendMessage
@@ -74,6 +75,7 @@ class ConstitutionTurn:
             writer=self._writer,
             budget=Budget(self._c.budget, _int(given, "budget")),
             prices=agent.prices,
+            approve=agent.approve,
             conversation=_int(given, "conversation_id"),
             depth=mail.depth,
             stream_id=stream_id,
@@ -410,9 +412,10 @@ class ConstitutionAgent:
         version: str = "",
         native: bool = False,
         prices: Prices | None = None,
+        approve: Approve | None = None,
     ) -> None:
         self.id, self.constitution, self.model = id, constitution, model
-        self.prices = prices or Prices()
+        self.prices, self.approve = prices or Prices(), approve
         self.tools = tuple(tools)
         self.names = tuple(name for tool in tools for name in tool.names)
         self.history, self.pictures, self.native = history, pictures, native
@@ -427,7 +430,7 @@ class ConstitutionAgent:
         return None
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        return check_message(request)
+        return check_message(request, first)
 
     async def exists(self) -> bool:
         return True
@@ -444,8 +447,13 @@ class ConstitutionAgent:
         await ConstitutionTurn(self, turn, mail.metadata if mail.depth or mail.origin == NATIVE else {}).run()
 
 
-def check_message(request: SendMessage) -> bool:
-    """Check a message to a constitution. Raises `A2AError`. False: its answer is a task."""
+def check_message(request: SendMessage, first: Mail | None = None) -> bool:
+    """Check a message to a constitution. Raises `A2AError`. False: its answer is a task.
+
+    `first`: the message of a task that exists. Then data may be the answer to a question.
+    """
+    if first is not None and any(part.data is not UNSET for part in request.message.parts):
+        return False
     pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
     if any(part.text is None and not pictures for part in request.message.parts):
         raise ContentTypeNotSupported("this agent takes text only: text/plain")

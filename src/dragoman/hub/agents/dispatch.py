@@ -1,6 +1,6 @@
 """Run the commands of a reply, each once.
 
-Checks, in order: the total size, the capability, the limits per reply, the cache of reads; then the tool runs.
+Checks, in order: the total size, the capability, the limits per reply, the cache of reads, the approval; then the tool runs.
 The result is recorded before it is reported, and before the next command starts. The model gets one block per command, in
 which the result is quoted: nobody knows who wrote it.
 
@@ -20,6 +20,7 @@ from msgspec import Struct
 from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError
+from dragoman.hub.agents.approvals import ask_for_approval, needs_approval
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models.model import repair_text
 from dragoman.hub.quote import MARK, flatten, quote
@@ -104,6 +105,8 @@ class Dispatch:
             await record_of(turn).may_begin()
             before, seen = session.budget.spent, len(session.pictures)
             known = None if refusal else self._read.get(command.title)
+            if not refusal and known is None:
+                refusal = await self._ask_for_approval(command, key)
             body = refusal or (known.body if known else await self._run(tool, command, key))
             size = known.size if known else len(body.encode())
             result = CommandOutcome(
@@ -121,6 +124,13 @@ class Dispatch:
         if result.ok and command.name in _SAFE:
             self._read[command.title] = result
         return result
+
+    async def _ask_for_approval(self, command: Command, key: str) -> str:
+        """The result of a command that the caller does not approve; empty if it may run."""
+        session = self._session
+        if session.approve is None or not needs_approval(command, await session.approve(session.tenant)):
+            return ""
+        return await ask_for_approval(session.turn, session.agent, command, key)
 
     def _tool(self, command: Command) -> Tool:
         """A model that calls tools may call an unknown one."""

@@ -147,7 +147,7 @@ class AgentProgram:
         version = (request.metadata if first is None else first.metadata).get(AGENT_VERSION)
         if self._found is None and not isinstance(version, int):
             raise TaskNotFound("", message=f"there is no agent {self.agent!r}")
-        return check_message(request)  # every version of a constitution takes the same messages
+        return check_message(request, first)  # every version of a constitution takes the same messages
 
     async def work(self, turn: Turn) -> None:
         all = self._all

@@ -54,6 +54,14 @@ class NewRequest(Struct):
     channel: Literal["", "text", "voice"] = ""
 
 
+class Answer(Struct, forbid_unknown_fields=True):
+    """`approved`, and for no a `comment`; or a `message`, for a question that wants a text."""
+
+    approved: bool | None = None
+    comment: str = ""
+    message: str | None = None
+
+
 class ExternalEvent(Struct):
     """An event from outside: an alert, a measurement, a webhook."""
 
@@ -138,6 +146,22 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             return HEAD_OF_STREAM
         await stream_events(hub, request, found, after)
         return None
+
+    answer_summary = "Answer the question that a request waits with: yes or no, or a text."
+
+    @api.add("POST", f"{one}/answer", answer_summary, body=Answer, status=202)
+    async def answer(request: ApiRequest) -> ApiResponse:
+        body = await request.json(Answer)
+        if (body.approved is None) == (body.message is None):
+            raise InvalidParams("an answer has either approved or message")
+        text = body.message or ""
+        if body.approved is not None:
+            text = "yes" if body.approved else f"no, {body.comment}" if body.comment.strip() else "no"
+        if not text.strip():
+            raise InvalidParams("the answer has no text", fields=(("message", "is empty"),))
+        found = await hub.find(request.tenant, request.path["id"])
+        before = await hub.answer(request.tenant, found, text)
+        return ApiResponse({"request_id": found.request_id, "since_seq": before.seq}, 202)
 
     @api.add("POST", f"{one}/cancel", "Cancel a running request.")
     async def cancel(request: ApiRequest) -> ApiResponse:

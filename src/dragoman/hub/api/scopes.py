@@ -76,6 +76,7 @@ _ROUTES: Mapping[str, str] = {
         POST /v1/memory/entries/{id}/invalidate
         POST /v1/memory/relations
         POST /v1/orchestrate
+        POST /v1/requests/{id}/answer
         POST /v1/requests/{id}/cancel
         POST /v1/schedules
         POST /v1/todos

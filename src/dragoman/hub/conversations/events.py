@@ -26,6 +26,7 @@ from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part
 from dragoman.model.ops import Batch, Call, Request, SendMessage, StreamResponse, SubscribeToTask
+from dragoman.model.questions import questions_in
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 
 PREVIEW_CHARACTERS = 200
@@ -65,7 +66,7 @@ async def events(
     """The events after `since`, up to `done`, as they happen."""
     async for records in follow(log, bus, snapshot, 0, others=others):
         batch = [event for record in records for event in reading.read(record) if record.seq > since]
-        waits = records[-1].kind == "ask"
+        waits = records[-1].kind == "ask" and records[-1].seq >= snapshot.seq  # else it has been answered
         if waits:
             batch += reading.waiting(records[-1])
         if batch:
@@ -191,7 +192,11 @@ class HubEventReader:
             out.append(("stream_start", self._who))
         text = update.status.message.text if update.status.message is not None else ""
         if text and record.kind == "ask":
-            out.append(("question", {**self._who, "message": text, "state": update.status.state.word}))
+            assert update.status.message is not None
+            asked: dict[str, Any] = {"message": text, "state": update.status.state.word}
+            for question in questions_in(update.status.message.metadata)[:1]:
+                asked |= {"approval": question.approval, "details": question.details}
+            out.append(("question", {**self._who, **asked}))
         elif text:
             out.append(("progress", {**self._who, "message": text}))
         return out
@@ -238,9 +243,9 @@ class HubEventReader:
 
 
 def state_of(snapshot: Snapshot) -> str:
-    """`running`, `completed`, `failed` or `canceled`."""
+    """`running`, `input-required`, `auth-required`, `completed`, `failed` or `canceled`."""
     if not snapshot.terminal:
-        return "running"
+        return snapshot.state.word if snapshot.state.interrupted else "running"
     if snapshot.reply is not None:
         return "completed"
     return "failed" if snapshot.state is TaskState.REJECTED else snapshot.state.word
@@ -261,7 +266,13 @@ def describe_request(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]
     if snapshot.terminal and state_of(snapshot) != "completed":
         text = snapshot.status.message.text if snapshot.status.message is not None else ""
         error = _failure(snapshot.state, text, snapshot.metadata)[0]
+    waits: dict[str, Any] = {}
+    if snapshot.state.interrupted and snapshot.status.message is not None:
+        questions = questions_in(snapshot.status.message.metadata)
+        wants_yes = bool(questions) and all(question.approval for question in questions)
+        waits = {"question": snapshot.status.message.text, "approval": wants_yes}
     return {
+        **waits,
         "request_id": asked.request_id,
         "agent_id": asked.agent_id,
         "conversation_id": asked.conversation_id,

@@ -20,7 +20,7 @@ from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.store.schedules import PAUSED, Schedule, ScheduledRun, Schedules
+from dragoman.hub.store.schedules import PAUSED, WAITING, Schedule, ScheduledRun, Schedules
 from dragoman.hub.store.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -133,14 +133,16 @@ class Scheduler:
             await self._end(run, error="its request is gone")
             return
         if not (snapshot.terminal or snapshot.state.interrupted):
+            if run.status == WAITING:  # it was answered
+                await self.schedules.wait(run, "", waiting=False)
             return
         if schedule.conversation_id:
             with suppress(NotFound):
                 await self._hub.store_answers(tenant, schedule.conversation_id)
         text, used = events.answer_of(snapshot)
         if snapshot.state.interrupted:
-            # It can be answered over A2A; a recurring schedule does not wait for that.
-            await self._end(run, error=f"the agent asks for an answer: {text}", **used)
+            if run.status != WAITING and await self.schedules.wait(run, text):
+                self._wake()
         elif events.state_of(snapshot) == "completed":
             await self._end(run, answer=text, **used)
         else:

@@ -23,7 +23,7 @@ MAX_RUNS = 200
 """Stored runs per schedule."""
 ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED = "active", "paused", "completed", "failed", "canceled"
 STATES = (ACTIVE, PAUSED, COMPLETED, FAILED, CANCELED)
-RUNNING, SUCCEEDED = "running", "succeeded"
+RUNNING, WAITING, SUCCEEDED = "running", "input-required", "succeeded"
 MAX_SUMMARY_CHARACTERS = 4096
 NOTIFICATION_SECONDS = 3600
 """How long notifications are stored."""
@@ -53,7 +53,7 @@ select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?1
 and exists (select 1 from tenants where tenants.id = schedules.tenant_id and disabled = 0)
 and (generation = 0 or exists (select 1 from tokens where tokens.tenant_id = schedules.tenant_id
     and tokens.generation = schedules.generation and revoked_at = 0 and (expires_at is null or expires_at > ?2)))
-and not exists (select 1 from runs where task_id = schedules.id and runs.status = 'running') order by next_fire_at limit 100
+and not exists (select 1 from runs where task_id = schedules.id and runs.status in ('running', 'input-required')) order by next_fire_at limit 100
 """
 _OF_EXPIRED = """
 select schedules.id from schedules join tokens on tokens.tenant_id = schedules.tenant_id
@@ -71,12 +71,15 @@ delete from runs where task_id = ? and id <= (select id from runs where task_id 
 _SET_REQUEST = "update runs set request_id = ? where id = ?"
 _END = f"""
 update runs set status = ?, completed_at = ?, result_summary = ?, error_message = ?, input_tokens = ?, output_tokens = ?
-where id = ? and status = 'running' returning {_RUN}
+where id = ? and status in ('running', 'input-required') returning {_RUN}
 """
 _FAIL_SCHEDULE = (
     "update schedules set status = 'failed' where id = ? and schedule_kind = 'once' and status = 'completed'"
 )
-_RUNNING = f"select {_RUN} from runs where status = 'running' order by id"
+_RUNNING = f"""
+select {_RUN} from runs where status = 'running' union all select {_RUN} from runs where status = 'input-required' order by id
+"""
+_WAIT = f"update runs set status = ?, result_summary = ? where id = ? and status = ? returning {_RUN}"
 _RUNS = f"""
 select {_RUN} from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
 order by started_at desc, id desc limit 200
@@ -290,6 +293,21 @@ class Schedules:
             return ended
 
         return await self._db.run(end, tenant=run.tenant_id)
+
+    async def wait(self, run: ScheduledRun, question: str, *, waiting: bool = True) -> ScheduledRun | None:
+        """Say that the agent of a run asks, or that it was answered; None if that is known, or the run has ended."""
+        old, new = (RUNNING, WAITING) if waiting else (WAITING, RUNNING)
+
+        async def mark(db: Transaction) -> ScheduledRun | None:
+            row = await db.one(_WAIT, (new, question[:MAX_SUMMARY_CHARACTERS], run.id, old))
+            if row is None:
+                return None
+            changed = ScheduledRun(**row)
+            if waiting:
+                await _notify(db, "run.waiting", changed, int(self._clock()))
+            return changed
+
+        return await self._db.run(mark, tenant=run.tenant_id)
 
     async def running(self) -> Sequence[ScheduledRun]:
         """Runs that have not ended."""

@@ -251,7 +251,7 @@ class Admission:
         found = await self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
         if not isinstance(found, Agent) and not native:
-            _check_text(message)
+            _check_text(message, answers=bool(message.task_id) and not call.names_tasks)
         if found is None and not inline:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
         metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
@@ -305,8 +305,10 @@ def _named(message: Message) -> Message:
     )
 
 
-def _check_text(message: Message) -> None:
-    """Constitutions take only text. This check comes before all others."""
+def _check_text(message: Message, *, answers: bool = False) -> None:
+    """Constitutions take only text, and data as an answer to a question. This check comes before all others."""
+    if answers and any(part.data is not msgspec.UNSET for part in message.parts):
+        return
     if any(part.text is None for part in message.parts):
         raise ContentTypeNotSupported("this agent takes text only: text/plain")
     if not any(part.text and part.text.strip() for part in message.parts):

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Unpack
 
+from dragoman.engine.delegate import RequestOptions
+from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError
 from dragoman.hub.agents.constitution import ID, INDEX_ID
 from dragoman.hub.agents.event_writer import events_id
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.model.content import Message
 from dragoman.model.fold import Fold
+from dragoman.model.questions import questions_in
 from dragoman.model.task import TaskState
 
 MAX_DEPTH = 2
@@ -42,8 +47,8 @@ class AgentTool:
         if (refusal := _refusal(agent, task, session)) is not None:
             return refusal
         context = await self._context(session) if self._context is not None else []
-        ok, text = await delegate(session, agent, task, session.key, session.writer.next_stream(), context)
-        return text if ok else f"ERR: {text}"
+        stream = session.writer.next_stream()
+        return _body(await delegate(session, agent, task, session.key, stream, context))
 
 
 class ParallelTool:
@@ -68,20 +73,28 @@ class ParallelTool:
         key = session.key
         streams = [session.writer.next_stream() for _ in asked]
 
-        async def one(n: int, agent: str, task: str) -> str:
-            refusal = _refusal(agent, task, session)
-            if refusal is None:
-                ok, text = await delegate(
-                    session, agent, task, f"{key}/{n}", streams[n - 1], context, share=len(asked)
-                )
-                refusal = text if ok else f"ERR: {text}"
-            return (
-                f"[child {n}/{len(asked)} — /agent {flatten(agent, 80)}]\n{quote(refusal)}\n[END CHILD {n}]"
-            )
+        async def one(n: int, agent: str, task: str) -> str | Delegation:
+            if (refusal := _refusal(agent, task, session)) is not None:
+                return refusal
+            delegation = Delegation(session, agent, f"{key}/{n}", streams[n - 1])
+            await delegation.begin(task, context, share=len(asked))
+            return delegation if delegation.question is not None else _body(await delegation.end())
 
         async with asyncio.TaskGroup() as group:
             jobs = [group.create_task(one(n, *child)) for n, child in enumerate(asked, 1)]
-        return "\n".join(job.result() for job in jobs)
+        blocks = []
+        for n, ((agent, _), job) in enumerate(zip(asked, jobs, strict=True), 1):
+            found = job.result()
+            if isinstance(found, Delegation):  # one question after another: each is a question of this turn
+                found = _body(await found.end())
+            title = f"child {n}/{len(asked)} — /agent {flatten(agent, 80)}"
+            blocks.append(f"[{title}]\n{quote(found)}\n[END CHILD {n}]")
+        return "\n".join(blocks)
+
+
+def _body(outcome: tuple[bool, str]) -> str:
+    ok, text = outcome
+    return text if ok else f"ERR: {text}"
 
 
 def children(body: str) -> list[tuple[str, str]]:
@@ -118,68 +131,93 @@ async def delegate(
     stream: int,
     context: list[str],
     *,
-    share: int = 1,
     channel: str = "",
 ) -> tuple[bool, str]:
-    """Delegate `task` to `agent`. Returns whether it succeeded, and its answer. It gets `1/share` of the remaining budget.
+    """Delegate `task` to `agent`. Returns whether it succeeded, and its answer.
 
     `channel`: the channel of its answer, if that is passed on unchanged.
     """
-    writer, depth = session.writer, session.depth + 1
-    about = {
-        "relay": True,
-        "stream_id": stream,
-        "asker": session.agent,
-        "original": session.original,
-        "context": _context(session, depth, context),
-        "conversation_id": session.conversation,
-        "channel": channel,
-        "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
-    }
-    source, fold = {"agent": agent, "stream_id": stream}, Fold()
-    metadata = {f"x-arbiter.{name}": value for name, value in about.items() if value}
-
-    async def begin() -> None:
-        await writer.forward("stream_start", {**source, "depth": depth})
-
-    try:
-        await _follow(session, agent, task, key, metadata, fold, begin)
-        ok, text = _outcome(agent, fold)
-    except A2AError as error:
-        ok, text = False, f"{error.message}. Do not try the same again."
-        if not _begun(fold):
-            return ok, text  # the task was not created
-    await writer.forward("sub_agent_response", {**source, "depth": depth, "content": text})
-    await writer.forward("stream_end", {**source, "ok": ok})
-    return ok, text
+    delegation = Delegation(session, agent, key, stream)
+    await delegation.begin(task, context, channel=channel)
+    return await delegation.end()
 
 
-async def _follow(
-    session: Session,
-    agent: str,
-    content: str,
-    key: str,
-    metadata: dict[str, object],
-    fold: Fold,
-    begin: Callable[[], Awaitable[None]],
-) -> None:
-    """Follow the other agent's task, and forward its events. `begin` is called at the first event."""
-    passed = 0
-    events = session.turn.stream(agent, content, key=key, metadata=metadata, wait=0)
-    async with aclosing(events) as stream:
-        async for event in stream:
-            if not _begun(fold):
-                await begin()
-            fold.apply(event)
-            growing = fold.artifacts.get(events_id(fold.task_id))
-            if growing is None:
-                continue
-            for part in growing.parts[passed:]:
-                passed += 1
-                kind, payload = part.data["kind"], part.data["data"]
-                if kind == "token_usage":
-                    session.budget.spent += payload["input_tokens"] + payload["output_tokens"]
-                await session.writer.forward(kind, payload)
+class Delegation:
+    """A task of another agent. If that agent needs an approval, our caller is asked, and the other agent gets the answer."""
+
+    def __init__(self, session: Session, agent: str, key: str, stream: int) -> None:
+        self._session, self._agent, self._key = session, agent, key
+        self._source, self._depth = {"agent": agent, "stream_id": stream}, session.depth + 1
+        self._fold, self._passed = Fold(), 0
+        self._failed = ""
+
+    async def begin(self, task: str, context: list[str], *, share: int = 1, channel: str = "") -> None:
+        """Follow the task until it ends or asks. It gets `1/share` of the remaining budget."""
+        session = self._session
+        about = {
+            "relay": True,
+            "stream_id": self._source["stream_id"],
+            "asker": session.agent,
+            "original": session.original,
+            "context": _context(session, self._depth, context),
+            "conversation_id": session.conversation,
+            "channel": channel,
+            "budget": max(1, left // share) if (left := session.budget.left) is not None else 0,
+        }
+        metadata = {f"x-arbiter.{name}": value for name, value in about.items() if value}
+        await self._follow(task, self._key, metadata=metadata)
+
+    @property
+    def question(self) -> Message | None:
+        """What the agent needs an approval for; None if it does not wait for one."""
+        task = self._fold.task if self._fold.task_id else None
+        if self._failed or task is None or not task.state.interrupted or task.status.message is None:
+            return None
+        asked = questions_in(task.status.message.metadata)
+        return task.status.message if asked and all(each.approval for each in asked) else None
+
+    async def end(self) -> tuple[bool, str]:
+        """Pass questions on until there is none, and return whether the task succeeded, and its answer."""
+        session, n = self._session, 0
+        while (question := self.question) is not None:
+            n += 1
+            place, task = f"{self._key}/pass/{n}", self._fold.task
+            assert task is not None
+            answer = await record_of(session.turn).ask(task.state, question, Message, place, {}, fresh=True)
+            passed = Message(parts=answer.parts)
+            await self._follow(passed, place, task=task.id, context=task.context_id)
+        if self._failed:
+            ok, text = False, f"{self._failed}. Do not try the same again."
+            if not _begun(self._fold):
+                return ok, text  # the task was not created
+        else:
+            ok, text = _outcome(self._agent, self._fold)
+        writer = session.writer
+        await writer.forward("sub_agent_response", {**self._source, "depth": self._depth, "content": text})
+        await writer.forward("stream_end", {**self._source, "ok": ok})
+        return ok, text
+
+    async def _follow(self, content: str | Message, key: str, **options: Unpack[RequestOptions]) -> None:
+        """Follow the other agent's task, and forward its events."""
+        session, fold = self._session, self._fold
+        events = session.turn.stream(self._agent, content, key=key, wait=0, **options)
+        try:
+            async with aclosing(events) as stream:
+                async for event in stream:
+                    if not _begun(fold):
+                        await session.writer.forward("stream_start", {**self._source, "depth": self._depth})
+                    fold.apply(event)
+                    growing = fold.artifacts.get(events_id(fold.task_id))
+                    if growing is None:
+                        continue
+                    for part in growing.parts[self._passed :]:
+                        self._passed += 1
+                        kind, payload = part.data["kind"], part.data["data"]
+                        if kind == "token_usage":
+                            session.budget.spent += payload["input_tokens"] + payload["output_tokens"]
+                        await session.writer.forward(kind, payload)
+        except A2AError as error:
+            self._failed = error.message
 
 
 def _begun(fold: Fold) -> bool:

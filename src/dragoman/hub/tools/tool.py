@@ -6,7 +6,7 @@ truncation, errors, the block around the result.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -23,6 +23,10 @@ _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
 
 Allows = Callable[[str, str], Awaitable[bool]]
 """Whether a tenant sees something that has a name."""
+
+
+Approve = Callable[[str], Awaitable[Collection[str]]]
+"""The commands of a tenant that run only after the caller said yes."""
 
 
 async def allow_all(tenant: str, name: str) -> bool:
@@ -68,6 +72,7 @@ class Session(Struct, kw_only=True):
     """Reports events while the command runs."""
     budget: Budget
     prices: Prices = Prices()
+    approve: Approve | None = None
     key: str = ""
     """Identifies the command within the turn, also after a restart."""
     conversation: int = 0

@@ -1,0 +1,2 @@
+-- Runs whose agent asks.
+create index runs_waiting on runs (status) where status = 'input-required';

@@ -1,0 +1,323 @@
+"""Commands that run only after the caller said yes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.hub.agents.approvals import needs_approval
+from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.store.schedules import Schedules
+from dragoman.hub.tenants.policy import DEFAULT_APPROVE
+from dragoman.hub.tools.fetcher import Page
+from dragoman.hub.tools.tool import Command
+from tests.hub.house import Caller, House, events, house, kinds, message
+from tests.hub.killing import ADMIN, Process, call, listen
+from tests.hub.scripted import by_agent
+from tests.waiting import until
+
+ASK = {"approve": DEFAULT_APPROVE}
+URL = "https://example.com/search?q=secret"
+READER: dict[str, Any] = {"id": "reader", "name": "Reader", "capabilities": ["web", "schedule", "delegation"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("/exec ls", True),
+        ("/mcp call files read {}", True),
+        ("/mcp tools", False),
+        ("/a2a call weather now", True),
+        ("/a2a list", False),
+        ("/a2a card weather", False),
+        ("/schedule tomorrow: look", True),
+        ("/schedule resume 1", True),
+        ("/schedule list", False),
+        ("/schedule", False),
+        ("/schedule cancel 1", False),
+        ("/fetch https://example.com/page", False),
+        (f"/fetch {URL}", True),
+        (f"/browse {URL}", True),
+        ("/browse https://example.com", False),
+        ("/search secrets", False),
+        ("/read a?b", False),
+    ],
+)
+def test_what_acts_outside_is_asked_about_and_what_reads_is_not(line: str, asks: bool) -> None:
+    name, _, args = line.partition(" ")
+    assert needs_approval(Command(name=name, args=args), DEFAULT_APPROVE) is asks
+    assert not needs_approval(Command(name=name, args=args), ())
+
+
+class Pages:
+    """Answers every address with the address."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    async def fetch(self, url: str) -> Any:
+        self.fetched.append(url)
+        return Page(url=url, status=200, media_type="text/plain", text=f"the page {url}")
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def reading(replies: Any, **settings: Any) -> AsyncIterator[tuple[House, Caller, Pages]]:
+    """A hub whose commands read no real page."""
+    pages = Pages()
+    async with house(replies, **{**ASK, **settings}) as hub:
+        for tool in hub.hub.programs._make.__self__._tools:  # type: ignore[attr-defined]
+            if "/fetch" in tool.names:
+                tool._fetcher = pages
+        acme = await hub.tenant("acme")
+        assert (await acme("POST", "/v1/agents", READER)).status == 201
+        yield hub, acme, pages
+
+
+def question_of(told: list[tuple[str, Any]]) -> dict[str, Any]:
+    (asked,) = [payload for kind, payload in told if kind == "question"]
+    assert told[-1][0] == "done" and told[-1][1]["error_code"] == "input-required"
+    return dict(asked)
+
+
+async def rest(caller: Caller, answered: Any) -> list[tuple[str, Any]]:
+    """The events after an answer."""
+    path = f"/v1/requests/{answered['request_id']}/events?since_seq={answered['since_seq']}"
+    return events(await caller("GET", path))
+
+
+async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None:
+    async with reading([f"/fetch {URL}", "It says so."]) as (hub, acme, pages):
+        told = await acme.ask("look", "/v1/agents/reader/chat")
+        asked = question_of(told)
+        assert asked["approval"] and asked["state"] == "input-required"
+        assert asked["details"] == {"agent": "reader", "command": "/fetch", "arguments": URL}
+        assert f"/fetch {URL}" in asked["message"] and pages.fetched == []
+        id = told[-1][1]["request_id"]
+        (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert listed["state"] == "input-required" and URL in listed["question"]
+        assert hub.hub.quotas.of(acme.tenant.key) == {}, "it holds no slot while it waits"
+        answered = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
+        assert answered.status == 202
+        after = await rest(acme, answered.json)
+        assert after[-1][1]["ok"] and after[-1][1]["content"].endswith("It says so.")
+        assert pages.fetched == [URL]
+        assert [payload["ok"] for kind, payload in after if kind == "tool_call"] == [True]
+        whole = await rest(acme, {"request_id": id, "since_seq": 0})
+        assert whole[-1][1]["ok"] and kinds(whole).count("question") == 1, "the question is history now"
+        again = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
+        assert again.status == 409 and len(hub.model.prompts) == 2
+
+
+async def test_no_is_told_to_the_model_with_the_reason() -> None:
+    async with reading([f"/fetch {URL}", "Then not."]) as (hub, acme, pages):
+        id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        body = {"approved": False, "comment": "it leaks"}
+        after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", body)).json)
+        assert after[-1][1]["ok"] and pages.fetched == []
+        seen = hub.model.prompts[-1].messages[-1].content
+        assert "not approved: the user refused this command: it leaks" in seen
+        assert [payload["ok"] for kind, payload in after if kind == "tool_call"] == [False]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[{"kind": "text", "text": "yes"}], [{"kind": "data", "data": {"approved": True}}]],
+    ids=["text", "data"],
+)
+async def test_an_a2a_caller_is_asked_with_input_required(answer: Any) -> None:
+    async with reading([f"/fetch {URL}", "It says so."]) as (_, acme, pages):
+        sent = (await acme.rpc("reader", "message/send", message("look"))).json["result"]
+        assert sent["status"]["state"] == "input-required" and pages.fetched == []
+        assert f"/fetch {URL}" in sent["status"]["message"]["parts"][0]["text"]
+        reply = {"message": {"role": "user", "messageId": "m-2", "taskId": sent["id"], "parts": answer}}
+        done = (await acme.rpc("reader", "message/send", reply)).json["result"]
+        assert done["status"]["state"] == "completed", done
+        assert pages.fetched == [URL]
+
+
+async def test_an_answer_that_is_neither_yes_nor_no_is_asked_for_again() -> None:
+    async with reading([f"/fetch {URL}", "Fine."]) as (_, acme, pages):
+        id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        after = await rest(
+            acme, (await acme("POST", f"/v1/requests/{id}/answer", {"message": "perhaps"})).json
+        )
+        assert question_of(after)["approval"] and pages.fetched == []
+        after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"message": "yes"})).json)
+        assert after[-1][1]["ok"] and pages.fetched == [URL]
+
+
+async def test_one_yes_is_for_one_command() -> None:
+    other = URL + "2"
+    async with reading([f"/fetch {URL}\n/fetch {other}", "Both."]) as (_, acme, pages):
+        sent = (await acme.rpc("reader", "message/send", message("look"))).json["result"]
+        yes = {"role": "user", "taskId": sent["id"], "parts": [{"kind": "text", "text": "yes"}]}
+        first = (await acme.rpc("reader", "message/send", {"message": {**yes, "messageId": "a"}})).json[
+            "result"
+        ]
+        assert first["status"]["state"] == "input-required" and pages.fetched == [URL]
+        assert other in first["status"]["message"]["parts"][0]["text"]
+        second = (await acme.rpc("reader", "message/send", {"message": {**yes, "messageId": "b"}})).json[
+            "result"
+        ]
+        assert second["status"]["state"] == "completed" and pages.fetched == [URL, other]
+
+
+async def test_a_yes_that_was_sent_twice_does_not_approve_the_next_command() -> None:
+    hold, other = asyncio.Event(), URL + "2"
+    replies = [f"/fetch {URL}", ("well\n", hold, f"/fetch {other}"), "Done."]
+    async with reading(replies) as (hub, acme, pages):
+        sent = (await acme.rpc("reader", "message/send", message("look"))).json["result"]
+        yes = {"role": "user", "taskId": sent["id"], "parts": [{"kind": "text", "text": "yes"}]}
+        params = {"message": {**yes, "messageId": "a"}}
+        waiting = acme.open_rpc("reader", "message/send", params)
+        await until(lambda: _true(len(hub.model.prompts) == 2))
+        late = acme.open_rpc("reader", "message/send", {"message": {**yes, "messageId": "b"}})
+
+        async def delivered() -> bool:
+            found = await hub.hub.find(acme.tenant, sent["id"])
+            return len((await hub.hub.snapshot(acme.tenant, found)).mails) == 3
+
+        await until(delivered)
+        hold.set()
+        await asyncio.gather(waiting.end(), late.end())
+        assert pages.fetched == [URL]
+        (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert listed["state"] == "input-required" and other in listed["question"]
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_what_a_delegated_agent_needs_is_asked_of_the_caller() -> None:
+    scripts = {"Index": ["/agent reader look", "Reader says so."], "Reader": [f"/fetch {URL}", "So it is."]}
+    async with reading(by_agent(scripts)) as (hub, acme, pages):  # type: ignore[arg-type]
+        told = await acme.ask("look")
+        asked = question_of(told)
+        assert asked["details"]["agent"] == "reader" and pages.fetched == []
+        id = told[-1][1]["request_id"]
+        after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})).json)
+        assert after[-1][1]["ok"] and after[-1][1]["content"] == "Reader says so."
+        assert pages.fetched == [URL] and len(hub.model.prompts) == 4
+        assert [payload["content"] for kind, payload in after if kind == "sub_agent_response"] == [
+            "So it is."
+        ]
+
+
+async def test_agents_side_by_side_are_asked_about_one_after_another() -> None:
+    block = "/parallel\n/agent one look\n/agent two look\n/agent three look\n/endparallel"
+    scripts: dict[str, Any] = {
+        "Index": [block, "All done."],
+        "One": [f"/fetch {URL}1", "one read"],
+        "Two": ["two needs nothing"],
+        "Three": [f"/fetch {URL}3", "three does not"],
+    }
+    async with reading(by_agent(scripts)) as (hub, acme, pages):
+        for id in ("one", "two", "three"):
+            await acme("POST", "/v1/agents", {**READER, "id": id, "name": id.title()})
+        told = await acme.ask("look")
+        id = told[-1][1]["request_id"]
+        assert question_of(told)["details"]["agent"] == "one"
+        after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})).json)
+        assert question_of(after)["details"]["agent"] == "three"
+        after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": False})).json)
+        assert after[-1][1]["ok"] and after[-1][1]["content"] == "All done."
+        assert pages.fetched == [f"{URL}1"]
+        seen = hub.model.prompts[-1].messages[-1].content
+        assert "one read" in seen and "two needs nothing" in seen and "three does not" in seen
+
+
+async def test_the_operator_decides_for_which_commands_each_tenant_is_asked() -> None:
+    async with reading(
+        lambda prompt: "Fine." if "TOOL RESULTS" in prompt.messages[-1].content else f"/fetch {URL}"
+    ) as (
+        hub,
+        acme,
+        pages,
+    ):
+        path = f"/v1/admin/tenants/{acme.tenant.id}/policy"
+        assert (await hub.admin("PATCH", path, {"approve": []})).status == 200
+        assert (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["ok"] and pages.fetched == [URL]
+        assert (await hub.admin("PATCH", path, {"approve": ["/fetch"]})).status == 200
+        question_of(await acme.ask("look", "/v1/agents/reader/chat"))
+
+
+async def test_a_scheduled_run_that_needs_an_approval_waits_and_is_seen() -> None:
+    async with reading([f"/fetch {URL}", "Looked."]) as (hub, acme, pages):
+        now = [1_900_000_000.0]
+        scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=lambda: now[0]))
+        await scheduler.schedules.add(acme.tenant.id, "reader", "every hour", "look")
+        now[0] += 3600
+
+        async def state(wanted: str) -> bool:
+            await scheduler.run_due()
+            runs = (await acme("GET", "/v1/runs")).json["runs"]
+            return len(runs) == 1 and runs[0]["status"] == wanted
+
+        await until(lambda: state("input-required"))
+        (run,) = (await acme("GET", "/v1/runs")).json["runs"]
+        assert URL in run["result_summary"]
+        told = await scheduler.schedules.notifications(acme.tenant.id, 0)
+        assert [said["kind"] for _, said in told] == ["run.started", "run.waiting"]
+        now[0] += 7200
+        await scheduler.run_due()
+        assert len((await acme("GET", "/v1/runs")).json["runs"]) == 1, (
+            "it does not begin again while it waits"
+        )
+        path = f"/v1/requests/{run['request_id']}/answer"
+        assert (await acme("POST", path, {"approved": True})).status == 202
+        await hub.hub.requests.list(acme.tenant.id, 1)
+        hub.model._replies = iter(["Looked.", f"/fetch {URL}"])
+
+        async def over() -> bool:
+            await scheduler.run_due()
+            runs = (await acme("GET", "/v1/runs")).json["runs"]
+            return runs[-1]["status"] == "succeeded" and runs[-1]["result_summary"] == "Looked."
+
+        await until(over)
+        assert pages.fetched == [URL]
+
+
+async def test_a_question_and_its_answer_survive_kill_9(tmp_path: Path) -> None:
+    script = {"replies": {"Index": ["/schedule tomorrow at 09:00: look again", "It is planned."]}}
+    hub = Process(tmp_path, script)
+    hub.environment = {"DRAGOMAN_APPROVE": "/schedule"}
+    await hub.start()
+    try:
+        token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
+        heard = await listen(hub.url, token, "POST", "/v1/orchestrate", {"message": "plan"}, "", 1000)
+        assert [frame.event for frame in heard][-1] == "done" and "question" in [
+            frame.event for frame in heard
+        ]
+        (waits,) = (await call(hub.url, token, "GET", "/v1/requests"))["requests"]
+        assert waits["state"] == "input-required"
+        await hub.kill()
+        await hub.start()
+        (still,) = (await call(hub.url, token, "GET", "/v1/requests"))["requests"]
+        assert still["state"] == "input-required" and still["question"] == waits["question"]
+        assert (await call(hub.url, token, "GET", "/v1/schedules"))["schedules"] == []
+        path = f"/v1/requests/{waits['request_id']}"
+        answered = await call(hub.url, token, "POST", f"{path}/answer", {"approved": True})
+        heard = await listen(hub.url, token, "GET", f"{path}/events", None, str(answered["since_seq"]), 1000)
+        assert b'"ok":true' in heard[-1].data and b"It is planned." in heard[-1].data
+        assert len((await call(hub.url, token, "GET", "/v1/schedules"))["schedules"]) == 1
+    finally:
+        await hub.kill()
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"approved": True, "message": "yes"}, {"message": " "}, {"yes": True}, []]
+)
+async def test_an_answer_that_says_nothing_is_refused(body: Any) -> None:
+    async with reading([f"/fetch {URL}"]) as (_, acme, _pages):
+        id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        assert (await acme("POST", f"/v1/requests/{id}/answer", body)).status == 400
+        assert (await acme("POST", "/v1/requests/nothing/answer", {"approved": True})).status == 404
