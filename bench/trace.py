@@ -1,7 +1,8 @@
 """How far one request walks: the files and functions of this package that run for it. `python -m bench.trace`
 
 One call over JSON-RPC 1.0 to an agent on SQLite, without authentication, after one like it has warmed the process up. The
-shortest of three is printed: in the others a timer may have run, too.
+shortest of three is printed: in the others a timer may have run, too. The second figure is without our HTTP server, for a comparison
+with projects that use another's.
 `--list` names every function in the order of its first call.
 """
 
@@ -30,6 +31,7 @@ SETTLE_SECONDS = 0.1
 """How long the server may still work after its answer: a stream's connection, an audit entry."""
 
 RUNS = 3
+HTTP_SERVER = "server/http1/"
 
 Function = tuple[str, str]
 """A file of the package and the qualified name of a function in it."""
@@ -94,6 +96,8 @@ def summarize(name: str, calls: list[Function], *, listed: bool) -> None:
     changes = sum(1 for before, after in pairwise(packages) if before != after)
     print(
         f"{name}: {len(files)} files, {len(functions)} functions, {changes} package changes, {len(calls)} calls"
+        f" (without {HTTP_SERVER}: {sum(not file.startswith(HTTP_SERVER) for file in files)} files,"
+        f" {sum(not file.startswith(HTTP_SERVER) for file, _ in functions)} functions)"
     )
     if listed:
         for file in files:

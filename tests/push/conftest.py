@@ -37,12 +37,12 @@ class PushSetup(NamedTuple):
         self, text: str, *, dialect: str = "1.0", task: str = "", webhook: Receiver | None = None, **more: Any
     ) -> Any:
         """Send a message, with a config for `webhook` if there is one; the task or the message that comes back."""
-        wait = more.pop("wait", True)
+        wait, trace = more.pop("wait", True), more.pop("trace", TRACE)
         config = PushConfig(url=webhook.url, **more) if webhook is not None else None
         message = Message(message_id=new_id(), role=Role.USER, parts=(Part(text=text),), task_id=task)
         configuration = Configuration(task_push_notification_config=config, return_immediately=not wait)
         request = SendMessage(message=message, configuration=configuration)
-        call = Call(scope=SCOPE, dialect=dialect, names_tasks=dialect in ("0.1", "draft"), trace=TRACE)
+        call = Call(scope=SCOPE, dialect=dialect, names_tasks=dialect in ("0.1", "draft"), trace=trace)
         return await self.engine.call(call, request)
 
     async def register(

@@ -185,6 +185,24 @@ async def test_the_token_and_the_trace_are_headers(setup: Open, webhook: Receive
     assert "authorization" not in told[0].headers and "webhook-signature" not in told[0].headers
 
 
+async def test_the_log_of_a_message_without_a_trace_is_not_read_for_each_notification(
+    setup: Open, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await setup()
+    log = here.store.scope(SCOPE)
+    load, loads = type(log).load, []
+
+    async def count(self: Any, task: str, **options: Any) -> Any:
+        loads.append(task)
+        return await load(self, task, **options)
+
+    monkeypatch.setattr(type(log), "load", count)
+    await here.send("say:3", webhook=webhook, trace={})
+    told = await webhook.heard(5)
+    assert all("traceparent" not in each.headers for each in told)
+    assert loads == []
+
+
 @pytest.mark.parametrize(
     ("scheme", "credentials", "header", "value"),
     [

@@ -315,12 +315,12 @@ async def _task_at(log: Log, task: str, seq: int) -> Task:
 async def _trace_at(log: Log, task: str, seq: int) -> dict[str, str]:
     """The trace of the message that the task answered at that record."""
     head = await log.head(task)
-    if head.mail < seq:  # usually: then the log need not be searched
-        for record in await log.read(task, after=head.mail - 1, limit=1):
-            if isinstance(record.body, Mail) and record.body.trace:
-                return record.body.trace
-    mails = (await log.load(task)).mails
-    trace = next((mail.trace for at, mail in reversed(mails) if at < seq and mail.trace), {})
+    last = await log.read(task, after=head.mail - 1, limit=1) if head.mail < seq else ()
+    if last and isinstance(last[0].body, Mail):
+        trace = last[0].body.trace
+    else:  # it was canceled, or there is a later message: the log is searched
+        mails = (await log.load(task)).mails
+        trace = next((mail.trace for at, mail in reversed(mails) if at < seq), {})
     # a log may hold text that a header cannot
     return {name: value for name, value in trace.items() if value.isascii() and value.isprintable()}
 
