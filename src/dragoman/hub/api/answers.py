@@ -298,18 +298,6 @@ class OwnPolicy(TenantPolicy):
     """What differs from the policy of the hub."""
 
 
-class DeletingTenant(Struct):
-    tenant: int
-    deleting: bool
-
-
-class DeletionInfo(Struct):
-    tenant: int
-    at: int
-    done_at: int | None
-    """When everything was gone; null: not yet."""
-
-
 class AuditEntry(Struct):
     id: int
     at: int
@@ -348,7 +336,6 @@ _RELATIONS = _page("Relations", "relations", Relation)
 _TODOS = _page("TodoList", "todos", Todo)
 _SCHEDULES = _page("ScheduleList", "schedules", ScheduleInfo)
 _RUNS = _page("Runs", "runs", RunInfo)
-_DELETIONS = _page("Deletions", "deletions", DeletionInfo)
 _TOKENS = _page("TokenList", "tokens", TokenInfo)
 _DELETIONS = _page("Deletions", "deletions", Deletion)
 _AUDIT = _page("AuditEntries", "entries", AuditEntry)
@@ -411,8 +398,6 @@ ANSWERS: dict[str, Any] = {
     "DELETE /v1/admin/tenants/{id}": BegunDeletion,
     "GET /v1/admin/deletions": _DELETIONS,
     "POST /v1/admin/tenants/{id}/rotate-token": TenantWithToken,
-    "DELETE /v1/admin/tenants/{id}": DeletingTenant,
-    "GET /v1/admin/deletions": _DELETIONS,
     "GET /v1/admin/usage": _USAGE,
     "GET /v1/admin/audit": _AUDIT,
     "GET /v1/whoami": CallerInfo,
