@@ -123,6 +123,39 @@ async def running(*command: str) -> AsyncIterator[str]:
             await reading
 
 
+HUB_PAGES = {
+    "hub": "hub",
+    "hub-agents": "hub/demo/agents",
+    "hub-editor": "hub/demo/agents/scribe",
+    "hub-usage": "hub/demo/usage",
+    "hub-tasks": "tasks",
+}
+
+
+async def hub_pages(browser: Browser, folder: Path) -> None:
+    """The pages of a hub with a tenant, after one question."""
+    for theme in ("light", "dark"):
+        for width, height in SIZES.items():
+            context = await browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=theme
+            )
+            page = await context.new_page()
+            agents = ("--agents", str(ROOT / "examples" / "currency.py"))
+            with tempfile.TemporaryDirectory() as data:
+                async with running("hub", "--demo", "make run", "--data", data, *agents) as address:
+                    await page.goto(address)
+                    await expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+                    await go(page, "chat/index?tenant=demo")
+                    await say(page, "how much is 10 USD in INR?")
+                    await ended(page, 1, "completed")
+                    for name, place in HUB_PAGES.items():
+                        await go(page, place)
+                        await settle(page)
+                        await page.wait_for_timeout(300)
+                        await page.screenshot(path=folder / f"{name}-{theme}-{width}.png")
+            await context.close()
+
+
 async def everything(browser: Browser, server: Server, key: str, folder: Path) -> None:
     for theme in ("light", "dark"):
         for width in SIZES:
@@ -220,6 +253,7 @@ async def main() -> None:
             if wanted:
                 wanted.mkdir(parents=True, exist_ok=True)
                 await everything(browser, server, key, wanted)
+                await hub_pages(browser, wanted)
             else:
                 await documents(browser, server, key)
             await browser.close()

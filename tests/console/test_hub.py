@@ -11,6 +11,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.console import feeds
+from dragoman.console import hub as console_hub
 from dragoman.console.hub import HubConsole
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
@@ -119,6 +120,17 @@ async def test_an_operator_finds_the_tasks_and_agents_of_a_tenant_by_its_name() 
             )
             assert (refused.status, unknown.status) == (404, 404), path
             assert refused.body.replace(b"bob", b"eve") == unknown.body
+
+
+async def test_a_tenant_that_was_renamed_is_shown_with_its_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_hub, "NAMES_SECONDS", 0.0)
+    async with hub_app() as (hub, app, _):
+        ada, token = await hub.tenants.add("ada")
+        await send(app, token, "of ada")
+        admin = Operator(app, ADMIN)
+        assert [row["tenant"] for row in (await admin.get("/tasks"))["tasks"]] == ["ada"]
+        await hub.tenants.rename(ada, "countess")
+        assert [row["tenant"] for row in (await admin.get("/tasks?tenant=countess"))["tasks"]] == ["countess"]
 
 
 async def test_data_of_other_tenants_is_not_found() -> None:

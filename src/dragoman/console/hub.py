@@ -42,6 +42,8 @@ from dragoman.server.routes import ApiResponse, Pieces, Route, Table
 from dragoman.server.runtime import is_loopback
 
 KEY_FILE = "console.key"
+NAMES_SECONDS = 5.0
+"""How long the names of tenants are kept. A tenant may be renamed."""
 NAME_SECONDS = 5.0
 """How long the name of a tenant is remembered."""
 
@@ -148,19 +150,19 @@ class HubConsole:
 
 
 class _TenantNames:
-    """`TenantNames` of a hub. Tenants are renamed rarely, so a name is read again after a few seconds."""
+    """`TenantNames` of a hub. Lists show many names, so they are read every few seconds; one that was changed is seen then."""
 
     def __init__(self, hub: Hub) -> None:
         self._tenants = hub.tenants
-        self._names: dict[str, tuple[float, str]] = {}
+        self._names: dict[str, str] = {}
+        self._read_at = -NAMES_SECONDS
 
     async def name_of(self, key: str) -> str:
-        read, name = self._names.get(key, (float("-inf"), key))
-        if key.isdigit() and time.monotonic() - read > NAME_SECONDS:
-            tenant = await self._tenants.current(int(key))
-            name = tenant.name if tenant is not None else key
-            self._names[key] = time.monotonic(), name
-        return name
+        if time.monotonic() >= self._read_at + NAMES_SECONDS or key not in self._names:
+            self._read_at = time.monotonic()
+            self._names = {each.key: each.name for each in await self._tenants.list()}
+            self._names.setdefault(key, key)
+        return self._names[key]
 
     async def key_of(self, name: str) -> str | None:
         try:

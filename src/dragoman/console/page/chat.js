@@ -117,7 +117,7 @@ export class Conversation {
     });
     this.chooser = h("input.offscreen", { type: "file", multiple: true, "aria-label": "Files to send", tabindex: "-1", onchange: () => { this.addFiles(this.chooser.files); this.chooser.value = ""; } });
     this.chosen = h("div.chosen");
-    this.skill = h("select.skill", { "aria-label": "Skill" }, h("option", { value: "" }, this.skills.length > 1 ? "Any skill" : "Skill"), this.skills.map((s) => h("option", { value: String(s.id) }, line(s.name || s.id, 60))));
+    this.skill = h("select.skillchoice", { "aria-label": "Skill" }, h("option", { value: "" }, this.skills.length > 1 ? "Any skill" : "Skill"), this.skills.map((s) => h("option", { value: String(s.id) }, line(s.name || s.id, 60))));
     this.skill.hidden = this.skills.length < 2;
     this.sendButton = h("button.button.primary.send", { type: "submit", "aria-label": "Send" }, icon("send"), h("span", {}, "Send"));
     this.cancelButton = button("Cancel", () => this.cancel(), { class: "danger", hidden: true });
