@@ -40,17 +40,21 @@ class Error(Struct, omit_defaults=True):
     existing_id: int = 0
 
 
-class RequestState(Struct):
+class RequestState(Struct, omit_defaults=True):
     request_id: str
     agent_id: str
     conversation_id: int
     via: str
     state: str
-    """`running`, `completed`, `failed` or `canceled`."""
+    """`running`, `input-required`, `auth-required`, `completed`, `failed` or `canceled`."""
     started_at: int
     completed_at: int
     error_message: str
     last_seq: int
+    question: str = ""
+    """What a request that waits asks."""
+    approval: bool = False
+    """It asks for yes or no."""
 
 
 class OneRequest(Struct):
