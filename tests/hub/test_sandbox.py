@@ -19,7 +19,7 @@ import pytest
 from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.sandbox import folder_copy as copying
-from dragoman.hub.sandbox import process
+from dragoman.hub.sandbox import launch, process
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.run_as import RunAsUser
@@ -48,6 +48,7 @@ class Bare(Process):
         return process.BARE
 
 
+PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else shutil.which("python3") or "python3"
 NOBODY = RunAsUser(65534, 65534)
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 OWNERS = [None, pytest.param(NOBODY, marks=root)]
@@ -142,6 +143,43 @@ async def test_a_folder_that_is_too_full_already_can_still_be_emptied(tmp_path: 
     assert [path for path, _ in await tight.list("1")] == ["b"]
     with pytest.raises(QuotaExceeded):
         await tight.write("1", "c", b"more")
+
+
+@pytest.mark.parametrize("cell", [Process, Bare], ids=["apart", "bare"])
+async def test_the_processes_of_a_command_share_one_limit_of_memory(
+    tmp_path: Path, cell: type[Process]
+) -> None:
+    sandbox = Sandbox(tmp_path, cell(), seconds=60.0, memory=100 << 20)
+    fill = f"{PYTHON} -c 'x = bytearray(60 << 20); input()'"
+    ran = await sandbox.run("1", f"mkfifo p; for n in 1 2 3; do {fill} < p & done; exec 5> p; wait")
+    assert "[killed: a command may use 100 MB of memory]" in ran.output and not ran.timed_out
+    assert (await sandbox.run("1", f"{fill} < /dev/null 2>&1 | tail -1")).output.startswith("EOFError")
+
+
+async def test_a_command_has_a_filter_of_system_calls_and_dies_before_the_hub(sandbox: Sandbox) -> None:
+    ran = await sandbox.run(
+        "1", "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status; cat /proc/self/oom_score_adj"
+    )
+    assert launch.program("pdp11") == b"", "a machine without a table"
+    if launch.program(os.uname().machine):
+        assert ran.output.split() == ["NoNewPrivs:", "1", "Seccomp:", "2", "1000"]
+
+
+async def test_doctor_says_which_confinement_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [way for way in process.CONFINED if await _works(way, tmp_path)]
+    for way in there:
+        monkeypatch.setattr(process, "CONFINED", (way,))
+        assert f"commands run in {way}:" in await Process().how(tmp_path)
+    monkeypatch.setattr(process, "CONFINED", ())
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    assert "so /exec is refused" in await Process().how(tmp_path)
+    assert "limits alone" in await Process(unconfined=True).how(tmp_path)
+
+
+async def _works(way: str, folder: Path) -> bool:
+    return bool(shutil.which("bwrap" if way == process.BUBBLEWRAP else "unshare")) and await Process()._works(
+        way, folder
+    )
 
 
 namespaces = pytest.mark.skipif(
