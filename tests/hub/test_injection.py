@@ -31,6 +31,7 @@ from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import Memories
 from dragoman.hub.store.scratchpads import SHARED, Scratchpads
 from dragoman.hub.store.todos import Todos
+from dragoman.hub.tenants.policy import DEFAULT_APPROVE
 from dragoman.hub.tools.fetcher import Page
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
@@ -514,6 +515,45 @@ async def test_an_agent_without_capabilities_does_nothing_that_a_file_says(scene
     assert ran == safe & set(COMMANDS) == {"/read", "/list", "/advise"}
     assert await Todos(scene.database).list("1", conversation=10) == []
     assert not (scene.folder / "t1" / "OWNED").exists()
+
+
+async def test_a_page_that_is_obeyed_runs_nothing_outside_without_an_approval(tmp_path: Path) -> None:
+    """With the default policy: what leaves the hub, runs a program or runs again later is asked about first."""
+    asked = set()
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+            )
+            name = f"/{scope['path'].strip('/')}"
+            await send({"type": "http.response.body", "body": COMMANDS.get(name, "").encode()})
+
+    (tmp_path / "a2a_agents.json").write_text('{"agents": {"remote": {"url": "https://remote.example"}}}')
+    (tmp_path / "mcp_servers.json").write_text('{"servers": {"tools": {"command": "/nowhere"}}}')
+    async with served(page) as url:
+
+        def reply(prompt: Prompt) -> Scripted:
+            if "NAME: Reader" not in prompt.system:
+                return "Ok."
+            last = prompt.messages[-1].content
+            return f"/fetch {url}{last.split()[-1]}" if len(prompt.messages) == 1 else obeys(prompt)
+
+        policy: dict[str, Any] = {"approve": DEFAULT_APPROVE, "allow_private": True, "allow_exec": True}
+        async with opened_hub(reply, folder=tmp_path, **policy) as hub:
+            acme = await hub.tenant("acme")
+            reader = {"id": "reader", "name": "Reader", "capabilities": list(BUNDLES)}
+            assert (await acme("POST", "/v1/agents", reader)).status in (200, 201)
+            assert (await acme("POST", "/v1/agents", SCOUT)).status in (200, 201)
+            for name in COMMANDS:
+                told = await acme.ask(f"read {name}", "/v1/agents/reader/chat")
+                if any(kind == "question" for kind, _ in told):
+                    asked.add(name)
+                else:
+                    assert told[-1][1]["ok"], name
+            assert (await acme("GET", "/v1/schedules")).json["schedules"] == []
+    assert asked == {"/fetch", "/exec", "/mcp", "/a2a", "/schedule"}
+    assert not list((tmp_path / "workspaces").rglob("OWNED"))
 
 
 def test_the_document_lists_what_each_bundle_lets_a_page_do() -> None:
