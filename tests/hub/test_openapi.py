@@ -42,6 +42,7 @@ async def test_every_operation_says_what_it_answers() -> None:
 async def everything(hub: House, acme: Caller) -> None:
     """Call every operation of the native API that does not stream, so that it succeeds."""
     admin = hub.admin
+    await acme("GET", "/v1/export")
     for path in (
         "policy",
         "health",
@@ -169,6 +170,7 @@ async def everything(hub: House, acme: Caller) -> None:
     await admin("PATCH", f"/v1/admin/tenants/{tenant}/policy", {"max_agents": 3})
     await admin("PATCH", f"/v1/admin/tenants/{tenant}", {"disabled": True, "max_concurrent": 3})
     await admin("POST", f"/v1/admin/tenants/{tenant}/rotate-token")
+    await admin("GET", f"/v1/admin/tenants/{tenant}/export")
     await admin("DELETE", f"/v1/admin/tenants/{tenant}")
     await admin("GET", "/v1/admin/deletions")
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.store.tokens import RUN, SCOPES
 from dragoman.hub.tenants.deletion import TenantDeletion
+from dragoman.hub.tenants.export import TenantExport, file_name
 from dragoman.hub.tenants.rename import rename_tenant
 from dragoman.stores import open_store
 
@@ -27,6 +32,7 @@ EPILOG = """\
   dragoman tenant rotate acme       replace all its tokens by one; tasks that run with the old ones are canceled
   dragoman tenant disable acme      refuse its requests, and cancel its tasks
   dragoman tenant rename acme apex  give it another name
+  dragoman tenant export acme       write everything it has to a ZIP archive
   dragoman tenant delete acme       delete everything it has
 
   dragoman tenant add-token acme ci --scope run --expires 90d     one more token, and print it
@@ -52,6 +58,7 @@ def register(commands: Any) -> None:
         ("add", _add, "create a tenant"),
         ("list", _list, "list tenants"),
         ("rename", _rename, "give a tenant another name"),
+        ("export", _export, "write everything of a tenant to a ZIP archive"),
         ("delete", _delete, "delete a tenant with everything it has"),
         ("disable", _disable, "refuse requests of a tenant"),
         ("enable", _enable, "accept requests of a tenant again"),
@@ -67,6 +74,10 @@ def register(commands: Any) -> None:
         if verb not in ("list", "rotate-admin"):
             each.add_argument(
                 "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
+            )
+        if verb == "export":
+            each.add_argument(
+                "-o", "--output", metavar="FILE", help="the archive (default: tenant-NUMBER-TIME.zip)"
             )
         if verb == "delete":
             each.add_argument("--yes", action="store_true", help="do not ask")
@@ -111,7 +122,7 @@ async def run(args: argparse.Namespace) -> int:
     database = open_database(given.tasks, folder)
     try:
         await database.open()
-        args.store_url, args.folder, args.database = given.tasks, folder, database
+        args.store_url, args.folder, args.database, args.blobs = given.tasks, folder, database, given.blobs
         await work(Tenants(database), args)
     except A2AError as error:
         show.say(f"dragoman: {error.message}", sys.stderr)
@@ -150,6 +161,32 @@ async def _rename(tenants: Tenants, args: argparse.Namespace) -> None:
         await rename_tenant(tenants, store.catalogue, tenant, args.new_name, actor="cli")
     finally:
         await store.close()
+
+
+async def _export(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant = await tenants.find(args.name)
+    path = Path(args.output or file_name(tenant))
+    store = open_store(args.store_url)
+    await store.open()
+    try:
+        artifacts = Artifacts(args.database, open_blobs(args.blobs, args.folder / "blobs"))
+        export = TenantExport(args.database, store, artifacts, args.folder / "workspaces")
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for this user alone
+        try:
+            async for chunk in export.archive(tenant):
+                _write_all(file, chunk)
+        finally:
+            os.close(file)
+    except FileExistsError:
+        raise InvalidParams(f"there is a file {path} already") from None
+    finally:
+        await store.close()
+    print(path)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
 
 
 async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +53,7 @@ from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.budgets import Budgets
 from dragoman.hub.tenants.deletion import TenantDeletion
+from dragoman.hub.tenants.export import TenantExport
 from dragoman.hub.tenants.rename import rename_tenant
 from dragoman.hub.tenants.users import Users
 from dragoman.hub.tools.fetcher import PageFetcher
@@ -120,6 +121,7 @@ class Hub:
         self.users: Users | None = None
         """Knows the users of tenants, if the settings name an issuer."""
         self.deletion = TenantDeletion(database, store, workspaces)
+        self._workspaces = workspaces
         self.admin_token_is_set = admin_token_is_set
         """The admin token is in the settings, so nobody can replace it here."""
         self.policies, self.model_names = Policies(database), model_names or ModelNames()
@@ -434,6 +436,11 @@ class Hub:
     async def rename_tenant(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
         """Raises `InvalidParams` and `Conflict`."""
         return await rename_tenant(self.tenants, self._store.catalogue, tenant, name, actor=actor)
+
+    def export_tenant(self, tenant: Tenant) -> AsyncGenerator[bytes, None]:
+        """Everything of a tenant, as a ZIP archive."""
+        export = TenantExport(self.database, self._store, self.artifacts, self._workspaces)
+        return export.archive(tenant)
 
     async def delete_tenant(self, tenant: Tenant, *, actor: str = "admin") -> None:
         """Shut a tenant out, stop its work, and begin to delete everything it has. Raises `NotFound`."""

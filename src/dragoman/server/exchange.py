@@ -282,12 +282,13 @@ class Exchange:
             raise Disconnected from None
 
     async def respond_pieces(
-        self, status: int, pieces: AsyncIterator[bytes], length: int, headers: Iterable[Header]
+        self, status: int, pieces: AsyncIterator[bytes], length: int | None, headers: Iterable[Header]
     ) -> None:
         """Send a response whose body comes in pieces, as the client reads it. Raises what `pieces` raises."""
+        size = () if length is None else ((b"content-length", b"%d" % length),)
         first = b"" if self.method == "HEAD" else await anext(pieces, b"")  # an error may still be the answer
         try:
-            await self.start(status, (*headers, (b"content-length", b"%d" % length)))
+            await self.start(status, (*headers, *size))
             if first:
                 await self.write(first)
                 async for piece in pieces:

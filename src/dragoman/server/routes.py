@@ -35,7 +35,8 @@ class Pieces(NamedTuple):
     """A body that is read as it is sent."""
 
     content: AsyncGenerator[bytes, None]
-    size: int
+    size: int | None
+    """None: nobody knows before the end."""
 
 
 class ApiResponse(NamedTuple):

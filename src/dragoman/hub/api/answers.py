@@ -422,6 +422,8 @@ ANSWERS: dict[str, Any] = {
     "PATCH /v1/admin/tenants/{id}": ChangedTenant,
     "DELETE /v1/admin/tenants/{id}": BegunDeletion,
     "GET /v1/admin/deletions": _DELETIONS,
+    "GET /v1/export": bytes,
+    "GET /v1/admin/tenants/{tenant}/export": bytes,
     "POST /v1/admin/tenants/{id}/rotate-token": TenantWithToken,
     "GET /v1/admin/usage": _USAGE,
     "GET /v1/admin/audit": _AUDIT,

@@ -86,6 +86,7 @@ _ROUTES: Mapping[str, str] = {
     MANAGE: """
         DELETE /v1/agents/{id}
         DELETE /v1/tokens/{id}
+        GET /v1/export
         GET /v1/tokens
         GET /v1/tokens/{id}
         PATCH /v1/agents/{id}

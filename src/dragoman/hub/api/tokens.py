@@ -1,4 +1,5 @@
-"""`/v1/tokens`: the tokens and users of a tenant, for whoever has its scope admin. `/v1/whoami`: what a token is.
+"""`/v1/tokens`: the tokens and users of a tenant, for whoever has its scope admin. `/v1/export`: everything it has.
+`/v1/whoami`: what a token is.
 
 The operator has the same routes for each tenant, below `/v1/admin/tenants/{id}/tokens`.
 """
@@ -16,6 +17,8 @@ from dragoman.hub.api.routes import ADMIN, TENANT, ApiRequest, ApiResponse, Natu
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import MAX_OVERLAP_SECONDS, Token
+from dragoman.hub.tenants.export import file_name
+from dragoman.server.routes import Pieces
 
 Overlap = Annotated[int, Meta(ge=0, le=MAX_OVERLAP_SECONDS)]
 
@@ -119,6 +122,18 @@ def _routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_one: b
         )
         stopped, _ = await hub.stop_tenant(tenant)
         return {"token": token.public, "secret": secret, "cancelled": stopped}
+
+    async def export(request: ApiRequest) -> ApiResponse:
+        tenant, _ = await find(request)
+        headers = (
+            (b"content-type", b"application/zip"),
+            (b"content-disposition", f'attachment; filename="{file_name(tenant)}"'.encode()),
+        )
+        return ApiResponse(Pieces(hub.export_tenant(tenant), None), headers=headers)
+
+    api.add("GET", all.removesuffix("/tokens") + "/export", "Everything of the tenant, as a ZIP archive.")(
+        export
+    )
 
     if keep_one:
 
