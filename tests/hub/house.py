@@ -20,7 +20,7 @@ from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.model import Model, Prompt
 from dragoman.hub.settings import Settings
-from dragoman.hub.store.database import open_database
+from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.tenants import Tenant
 from tests import postgres
 from tests.hub import openapi_check
@@ -130,6 +130,11 @@ def _postgres(folder: Any) -> str:
         f"hub_{next(_houses)}" if folder is None else f"hub_{sha256(str(folder).encode()).hexdigest()[:16]}"
     )
     return postgres.server().database(name, template=_template())
+
+
+def tables_of(folder: Any) -> Database:
+    """The tables of the hub that is kept in a folder."""
+    return open_database(_postgres(folder) or folder / "hub.db")
 
 
 @cache

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.timeout(300)  # about 30 s on two idle cores
 async def test_three_hubs_lose_and_repeat_nothing_while_hubs_and_their_servers_die(tmp_path: Path) -> None:
     async with Hubs(tmp_path, postgres.server(), seed=1) as hubs:
         figures = await hubs.run(list(KINDS), talks=4, pause=(0.2, 0.6))

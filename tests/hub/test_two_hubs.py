@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.server.runtime import running
-from tests.hub.house import SCOUT, Caller, events, house, message
+from tests.hub.house import SCOUT, Caller, events, house, message, tables_of
 from tests.hub.scripted import Scripted, by_agent
 from tests.ports import free_port
 from tests.waiting import until
@@ -26,7 +25,7 @@ def register(folder: Path, url: str, agent: str, **auth: str) -> None:
 async def settled(folder: Path, name: str) -> tuple[Tenant, str]:
     """A tenant of a hub that is not running yet, and its token."""
     folder.mkdir()
-    database = await open_database(folder / "hub.db").open()
+    database = await tables_of(folder).open()
     try:
         return await Tenants(database).add(name)
     finally:
