@@ -275,7 +275,7 @@ async def test_the_inspector_shows_the_card_of_an_agent_elsewhere_and_talks_to_i
     async with running("inspect", f"{server.url}/clerk") as address:
         await page.goto(address)
         await expect(page.locator(".inspectbody h2").first).to_have_text("Clerk")
-        await expect(page.locator(".inspectbody .skill")).to_have_count(7)
+        await expect(page.locator(".inspectbody .skill")).to_have_count(8)
         await page.get_by_role("tab", name=re.compile("Findings")).click()
         await expect(page.locator(".inspectbody .tabpanel").first).not_to_be_empty()
         await page.get_by_role("tab", name="Chat").click()
