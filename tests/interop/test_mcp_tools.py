@@ -146,7 +146,7 @@ async def test_a_reference_server_is_an_agent_that_survives_a_crash(tmp_path: Pa
     options += ["--mcp-server", shlex.join([program(NODE, "mcp-server-memory")])]
     env = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     ada: dict[str, Any] = {"name": "Ada", "entityType": "person", "observations": []}
-    async with Server(store=tmp_path / "tasks.db", options=options, env=env) as server:
+    async with Server(store=tmp_path / "tasks.db", options=options, env=env, start_seconds=60) as server:
         for version in ("1.0", "0.3", "0.1"):
             async with connect(server.url, version=version) as client:
                 found = await client({"query": "Ada"}, skill="search_nodes")
