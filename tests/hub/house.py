@@ -137,6 +137,12 @@ def tables_of(folder: Any) -> Database:
     return open_database(_postgres(folder) or folder / "hub.db")
 
 
+def place_of(folder: Any) -> list[str]:
+    """The options by which the command line finds the hub that is kept in a folder."""
+    url = _postgres(folder)
+    return ["--store", url] if url else ["--data", str(folder)]
+
+
 @cache
 def _template() -> str:
     """The name of a database that has a hub's tables: a copy of it is ready sooner than new tables."""

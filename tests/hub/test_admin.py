@@ -18,7 +18,7 @@ from dragoman.hub.models.ask import respond
 from dragoman.hub.models.model import Prompt
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
-from tests.hub.house import SCOUT, Caller, events, house, message
+from tests.hub.house import SCOUT, Caller, events, house, message, place_of
 
 
 async def test_the_token_of_a_new_tenant_is_shown_once_and_stored_as_a_hash() -> None:
@@ -217,9 +217,9 @@ async def test_work_begun_under_an_old_token_does_not_go_on_after_the_hub_was_do
         await live.until(lambda: bool(live.body))
         live.gone.set()
     begun["worker"].clear()
-    assert await asyncio.to_thread(main, ["tenant", verb, "acme", "--data", str(tmp_path)]) == 0
+    assert await asyncio.to_thread(main, ["tenant", verb, "acme", *place_of(tmp_path)]) == 0
     if verb == "disable":
-        assert await asyncio.to_thread(main, ["tenant", "enable", "acme", "--data", str(tmp_path)]) == 0
+        assert await asyncio.to_thread(main, ["tenant", "enable", "acme", *place_of(tmp_path)]) == 0
     async with house(code=[asker, *code], folder=tmp_path) as hub:
         tenant, token = await hub.hub.tenants.rotate(acme.tenant)
         again = Caller(hub.app, token, tenant)

@@ -13,8 +13,10 @@ import pytest
 from dragoman.cli import main
 from dragoman.errors import Unavailable
 from dragoman.hub.folder_lock import FolderLock
-from tests.hub.house import house
+from tests.hub.house import ON_POSTGRES, house
 from tests.hub.killing import ADMIN, Process, call
+
+pytestmark = pytest.mark.skipif(ON_POSTGRES, reason="hubs share a database there")
 
 HOLD = """
 import sys

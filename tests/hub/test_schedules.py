@@ -20,7 +20,7 @@ from dragoman.hub.schedules import natural_dates
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store import schedules
 from dragoman.hub.store.schedules import Schedules
-from tests.hub.house import SCOUT, Caller, House, events, house
+from tests.hub.house import SCOUT, Caller, House, events, house, place_of
 from tests.waiting import until
 
 MONDAY = datetime(2100, 1, 4, 10, 30)
@@ -190,7 +190,7 @@ async def test_schedules_of_an_old_token_stay_paused_until_they_are_resumed(
         clock.now += 60
         first, _ = await scheduler.schedules.due()
         assert await scheduler.schedules.begin(first) is not None  # and the hub goes down before its request
-    assert await asyncio.to_thread(main, ["tenant", "rotate", "acme", "--data", str(tmp_path)]) == 0
+    assert await asyncio.to_thread(main, ["tenant", "rotate", "acme", *place_of(tmp_path)]) == 0
     async with house(["resumed"], folder=tmp_path) as hub:
         tenant, token = await hub.hub.tenants.rotate(acme.tenant)
         again = Caller(hub.app, token, tenant)
