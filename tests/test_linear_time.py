@@ -273,6 +273,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "commands._OPENED": (("match", "[/", "a", ""),),
     "constitution.ID": (("fullmatch", "", "a", ""),),
     "constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
+    "blobs._KEY": (("fullmatch", "t", "1", ""), ("fullmatch", "t1/", "0", "")),
     "quote._BREAK": (("sub", "", "\r", "a"), ("sub", "", "a\u2028", "")),
     "quote._INVISIBLE": (("sub", "", "\x00", "a"), ("sub", "", "a", "")),
     "quote._TOKEN": (("sub", "", "<", ""), ("sub", "", "<</", ""), ("sub", "", "<start_of_turn", "")),
