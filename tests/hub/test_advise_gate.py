@@ -136,34 +136,3 @@ async def test_a_request_with_a_picture_is_not_handed_on_in_words() -> None:
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
         told = await acme.ask([{"type": "text", "text": "@scout look"}, picture], "/v1/agents/desk/chat")
         assert "intent" not in dict(told) and told[-1][1]["content"] == "I see."
-
-
-@pytest.mark.parametrize(
-    ("asked", "said", "expected"),
-    [
-        ({"message": "@scout go"}, (), ("route", "scout", 1.0, "heuristic", False)),
-        ({"message": "hm", "mode": "heuristic"}, (), ("none", "", 0.0, "heuristic", False)),
-        ({"message": "hm"}, ['{"agent": "scout", "confidence": 0.9}'], ("route", "scout", 0.9, "llm", False)),
-        ({"message": "@scout", "mode": "llm"}, ["no idea"], ("none", "", 0.0, "heuristic", True)),
-        ({"message": "hm"}, [ModelError("provider_error", "down")], ("none", "", 0.0, "heuristic", True)),
-    ],
-)
-async def test_the_intent_of_a_request_is_told_without_starting_one(
-    asked: Any, said: Any, expected: Any
-) -> None:
-    async with house(said) as hub:
-        acme = await hub.tenant("acme")
-        await acme("POST", "/v1/agents", SCOUT)
-        answer = (await acme("POST", "/v1/intent", asked)).json
-        names = ("kind", "target_agent", "confidence", "source", "malformed")
-        assert tuple(answer[name] for name in names) == expected
-        assert (await acme("GET", "/v1/requests")).json["requests"] == []
-        for wrong in ({}, {"message": " "}, {"message": "x", "mode": "off"}):
-            assert (await acme("POST", "/v1/intent", wrong)).status == 400
-
-
-async def test_questions_about_intent_count_against_the_limits() -> None:
-    async with house(rate_per_min=1, rate_burst=1) as hub:
-        acme = await hub.tenant("acme")
-        body = {"message": "hm", "mode": "heuristic"}
-        assert [(await acme("POST", "/v1/intent", body)).status for _ in range(2)] == [200, 429]

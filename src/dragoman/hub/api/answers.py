@@ -65,12 +65,6 @@ class Requests(Struct):
     requests: list[RequestState]
 
 
-class AnsweredRequest(Struct):
-    request_id: str
-    since_seq: int
-    """The events after the answer follow this one."""
-
-
 class Cancelled(Struct):
     request_id: str
     cancelled: bool
@@ -81,19 +75,6 @@ class GateVerdict(Struct):
     """`CONTINUE`, `REDIRECT` or `HALT`."""
     text: str
     malformed: bool
-
-
-class IntentGuess(Struct):
-    """The agent that a request is for."""
-
-    kind: str
-    """`route`, or `none`: no agent is clearly meant."""
-    target_agent: str
-    confidence: float
-    source: str
-    """`heuristic` or `llm`."""
-    malformed: bool
-    """The reply of the model could not be read."""
 
 
 class ConversationInfo(Struct, omit_defaults=True):
@@ -367,10 +348,8 @@ _FILE = "/v1/conversations/{id}/artifacts/{aid}"
 ANSWERS: dict[str, Any] = {
     "GET /v1/requests": Requests,
     "GET /v1/requests/{id}": OneRequest,
-    "POST /v1/requests/{id}/answer": AnsweredRequest,
     "POST /v1/requests/{id}/cancel": Cancelled,
     "POST /v1/advise/gate": GateVerdict,
-    "POST /v1/intent": IntentGuess,
     "POST /v1/conversations": ConversationInfo,
     "GET /v1/conversations": _CONVERSATIONS,
     "GET /v1/conversations/{id}": ConversationInfo,

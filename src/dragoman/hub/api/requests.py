@@ -1,6 +1,6 @@
 """`/v1/orchestrate`, `/v1/agents/{id}/chat`, `/v1/events` and `/v1/requests`: ask an agent, follow, list, cancel.
 
-`/v1/intent` and `/v1/advise/gate` are here too. They start no request, but count as one against the tenant's limits.
+`/v1/advise/gate` is here too. It starts no request, but counts as one against the tenant's limits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Intent, Short
+from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Short
 from dragoman.hub.agents.programs import on_behalf_of
-from dragoman.hub.agents.routing import for_event, resolve
+from dragoman.hub.agents.routing import for_event
 from dragoman.hub.api.routes import (
     HEAD_OF_STREAM,
     ApiRequest,
@@ -29,11 +29,10 @@ from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.ask import respond
-from dragoman.hub.models.model import Model, Usage, traits_of
+from dragoman.hub.models.model import Model, traits_of
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.requests import StoredRequest
-from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import MANAGE
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 from dragoman.model.ops import Scope
@@ -80,13 +79,6 @@ class GateCheck(Struct):
     terminating_text: str
     tool_summary: str = ""
     prompt: str = ""
-
-
-class IntentQuestion(Struct):
-    """A request, and how to find out which agent it is for: by the words of agents' roles and goals, by a model, or by both."""
-
-    message: str
-    mode: Literal["heuristic", "hybrid", "llm"] = "hybrid"
 
 
 def routes(hub: Hub, model: Model) -> list[Route]:
@@ -180,27 +172,6 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         body = {"error": reason, "request_id": id, "cancelled": False, "reason": reason}
         return ApiResponse(body, 404)
 
-    @api.add(
-        "POST", "/v1/intent", "Say which agent a request is for, without asking it.", body=IntentQuestion
-    )
-    async def find_intent(request: ApiRequest) -> Any:
-        question, tenant = await request.json(IntentQuestion), request.tenant
-        if not question.message.strip():
-            raise InvalidParams("message is empty", fields=(("message", "is empty"),))
-        company, how = await hub.catalogue.constitutions(tenant.id), Intent(mode=question.mode)
-        name = hub.catalogue.index.constitution.model
-        async with hub.admission.admit_call(tenant, "intent"):
-            with on_behalf_of(tenant):
-                found = await resolve(question.message, company, how, name, partial(respond, model))
-        _count_usage(hub, tenant, traits_of(model, name).name, found.usage)
-        return {
-            "kind": "route" if found.agent else "none",
-            "target_agent": found.agent,
-            "confidence": found.confidence,
-            "source": found.source,
-            "malformed": found.malformed,
-        }
-
     return api + gate_routes(hub, model)
 
 
@@ -225,29 +196,23 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
                 reply = await respond(model, prompt)
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
-        _count_usage(hub, request.tenant, traits_of(model, check.advisor_model).name, reply.usage)
+        if reply.usage.total:
+            name, prices = traits_of(model, check.advisor_model).name, hub.budgets.prices
+            cost = prices.cost(name, reply.usage)
+            used = TokenUsage(
+                model=name,
+                input_tokens=reply.usage.input_tokens,
+                output_tokens=reply.usage.output_tokens,
+                cost=cost,
+                currency=prices.currency if cost else "",
+            )
+            hub.usages.add(Scope(request.tenant.key, "", request.tenant.key), used)
         verdict = read_verdict(reply.text, advisor)
         if reply.error:
             verdict = Verdict(signal=HALT, text=reply.error, malformed=True)
         return {"signal": verdict.signal, "text": verdict.text, "malformed": verdict.malformed}
 
     return api
-
-
-def _count_usage(hub: Hub, tenant: Tenant, model: str, usage: Usage) -> None:
-    """Count the tokens of a call that belongs to no task."""
-    if not usage.total:
-        return
-    prices = hub.budgets.prices
-    cost = prices.cost(model, usage)
-    used = TokenUsage(
-        model=model,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cost=cost,
-        currency=prices.currency if cost else "",
-    )
-    hub.usages.add(Scope(tenant.key, "", tenant.key), used)
 
 
 async def read_request(request: ApiRequest) -> NewRequest:

@@ -72,7 +72,6 @@ _ROUTES: Mapping[str, str] = {
         POST /v1/conversations/{id}/artifacts
         POST /v1/conversations/{id}/messages
         POST /v1/events
-        POST /v1/intent
         POST /v1/memory/entries
         POST /v1/memory/entries/{id}/invalidate
         POST /v1/memory/relations
