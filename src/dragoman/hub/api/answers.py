@@ -65,6 +65,12 @@ class Requests(Struct):
     requests: list[RequestState]
 
 
+class AnsweredRequest(Struct):
+    request_id: str
+    since_seq: int
+    """The events after the answer follow this one."""
+
+
 class Cancelled(Struct):
     request_id: str
     cancelled: bool
@@ -348,6 +354,7 @@ _FILE = "/v1/conversations/{id}/artifacts/{aid}"
 ANSWERS: dict[str, Any] = {
     "GET /v1/requests": Requests,
     "GET /v1/requests/{id}": OneRequest,
+    "POST /v1/requests/{id}/answer": AnsweredRequest,
     "POST /v1/requests/{id}/cancel": Cancelled,
     "POST /v1/advise/gate": GateVerdict,
     "POST /v1/conversations": ConversationInfo,
