@@ -24,7 +24,7 @@ from dragoman.client.transport.transport import AddressBlocked, NotSent
 from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Call, Request
+from dragoman.model.ops import Call, Request, Scope
 from dragoman.server.grpc import Grpc as Server
 from dragoman.server.grpc import Tls
 from dragoman.server.mount import Mount
@@ -184,7 +184,7 @@ async def test_a_card_that_was_found_outside_does_not_lead_inwards_over_grpc(cha
             with pytest.raises(NotSent, match="its host is not on the internet"):
                 await agent.send("hello")
         remotes = RemoteAgents({"weather": RemoteAgent(url="http://agent.example", timeout=5)}, guard=guard)
-        service, _ = await remotes.find("a2a:weather", None)  # type: ignore[arg-type]
+        service, _ = await remotes.find("a2a:weather", Scope("", "", ""))
         with pytest.raises(A2AError, match="its host is not on the internet"):
             await service.call(Call(), build_request(("hello",), None, "")[1])
         await remotes.close()

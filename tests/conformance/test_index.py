@@ -131,6 +131,16 @@ async def test_pages_of_a_tenant_repeat_and_miss_nothing_among_ties(
         assert sorted(id for _, _, id in seen) == sorted(wanted)
 
 
+async def test_a_list_does_not_change_when_a_record_was_written(store: Store, log: Log) -> None:
+    await log.create("t", "ctx", mail("hello"))
+    before = (await store.index.get(SCOPE, "t")).head
+    now = time.time_ns() // 1_000_000
+    await until(lambda: time.time_ns() // 1_000_000 > now)
+    assert (await store.index.get(SCOPE, "t")).head == before
+    (record,) = await log.read("t")
+    assert record.at <= now
+
+
 async def test_a_row_says_who_runs_a_task_and_how_its_log_begins(store: Store, log: Log) -> None:
     sent = mail("hello", at=at(1))
     await log.create("t", "ctx", sent, node="n1")

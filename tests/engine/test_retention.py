@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
+from dragoman.engine import push_configs
 from dragoman.engine.engine import Engine
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unavailable
@@ -18,6 +19,12 @@ from dragoman.model.task import TaskState
 from tests.engine.conftest import Start, call, say
 from tests.requirements import requirement
 from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _clock_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the machine may have been set since this process began, and age is counted from that."""
+    monkeypatch.setattr(push_configs, "_BEGAN", time.time() - time.monotonic())
 
 
 def talker() -> Agent:

@@ -78,6 +78,7 @@ if __name__ == "__main__":
         allow_exec=True,
         exec_unconfined=True,
         exec_seconds=3.0,
+        approve=("none",),
     )
     _, app = application(given, model=WritingModel(Path(folder) / "asked"), ttl=float(ttl))
     run(app, "127.0.0.1", int(port), lambda url: print(url, flush=True))

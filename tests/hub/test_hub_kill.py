@@ -48,7 +48,8 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twic
     try:
         token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
         for id, name in (("scout", "Scout"), ("critic", "Critic")):
-            await call(hub.url, token, "POST", "/v1/agents", {"id": id, "name": name, "goal": "look"})
+            constitution = {"id": id, "name": name, "goal": "look", "capabilities": ["delegation"]}
+            await call(hub.url, token, "POST", "/v1/agents", constitution)
         body = {"message": "look around"}
         heard = await listen(hub.url, token, "POST", "/v1/orchestrate", body, "", points[0])
         id = msgspec.json.decode(heard[0].data)["request_id"]
@@ -123,8 +124,15 @@ async def lived_through(folder: Path, every: int) -> tuple[list[Frame], int]:
         token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
         advisor = {"model": "wise", "mode": "gate"}
         for id, more in (("scout", {"advisor": advisor}), ("critic", {})):
-            agent = {"id": id, "name": id.capitalize(), "goal": "look", **more}
-            await call(hub.url, token, "POST", "/v1/agents", agent)
+            granted = ["advise", "delegation"]
+            constitution = {
+                "id": id,
+                "name": id.capitalize(),
+                "goal": "look",
+                "capabilities": granted,
+                **more,
+            }
+            await call(hub.url, token, "POST", "/v1/agents", constitution)
         body = {"message": "look around"}
         heard = await listen(hub.url, token, "POST", "/v1/orchestrate", body, "", every)
         id = msgspec.json.decode(heard[0].data)["request_id"]
@@ -161,7 +169,8 @@ async def test_the_stream_of_an_a2a_client_goes_on_through_kills(tmp_path: Path)
     try:
         token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
         for id, name in (("scout", "Scout"), ("critic", "Critic")):
-            await call(hub.url, token, "POST", "/v1/agents", {"id": id, "name": name, "goal": "look"})
+            constitution = {"id": id, "name": name, "goal": "look", "capabilities": ["delegation"]}
+            await call(hub.url, token, "POST", "/v1/agents", constitution)
         policy, heard = Policy(shortest=0.05, longest=0.2, attempts=50), 0
         index = f"{hub.url}/v1/a2a/agents/index"
         async with connect(index, credentials=Bearer(token), policy=policy) as agent:

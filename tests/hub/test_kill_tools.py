@@ -52,7 +52,8 @@ async def interrupted(
     await hub.start()
     try:
         token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
-        await call(hub.url, token, "POST", "/v1/agents", {"id": "doer", "name": "Doer", "goal": "do"})
+        agent = {"id": "doer", "name": "Doer", "goal": "do", "capabilities": ["exec", "mcp", "a2a"]}
+        await call(hub.url, token, "POST", "/v1/agents", agent)
         body = {"message": f"now\n{command}"}
         path = "/v1/agents/doer/chat"
         listening = asyncio.create_task(listen(hub.url, token, "POST", path, body, "", 10_000))

@@ -87,7 +87,9 @@ async def test_an_agent_searches_with_the_engine_of_the_hub() -> None:
             acme = await hub.tenant("acme")
             told = await acme.ask("look it up")
             assert told[-1][1]["ok"]
-            assert "1. Tea — a drink\n   https://tea.example" in hub.model.prompts[-1].messages[-1].content
+            assert (
+                "| 1. Tea — a drink\n|    https://tea.example" in hub.model.prompts[-1].messages[-1].content
+            )
 
 
 @pytest.mark.parametrize(

@@ -223,9 +223,10 @@ class Record(StreamResponse):
         return self.kind == "reply" or (self.kind == "status" and self.body.status.state.terminal)  # type: ignore[union-attr]
 
 
-def pack(records: Sequence[Record]) -> bytes:
-    """Records as lines, after the time of writing. JSON holds no newline, so a newline ends a record."""
-    at = mark_written(records)
+def pack(records: Sequence[Record], *, at: int | None = None) -> bytes:
+    """Records as lines, after the time of writing: now, or `at`. JSON holds no newline, so a newline ends a record."""
+    if at is None:
+        at = mark_written(records)
     return b"%d " % at + b"\n".join(
         [_WORDS[record.kind] + (record.raw or record.encode()) for record in records]
     )

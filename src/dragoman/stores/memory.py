@@ -638,7 +638,7 @@ class MemoryIndex:
             expires=wall_time(until) if until else 0.0,
             attempt=row.attempt,
             fence=row.fence,
-            head=pack(task.records[:1])[:HEAD_BYTES],
+            head=pack(task.records[:1], at=task.records[0].at)[:HEAD_BYTES],
         )
 
 
