@@ -164,7 +164,7 @@ class Load:
     @property
     def waiting(self) -> int:
         """What is stored and waits for room, as far as we know."""
-        return max(0, sum(self._cells[self.workers :]))
+        return max(0, self.counted)
 
     @property
     def total(self) -> int:
@@ -195,9 +195,15 @@ class Load:
         """So many more wait than before; fewer, if that is negative."""
         self._cells[self.workers + self._worker] += more
 
-    def correct(self, waiting: int) -> None:
-        """So many wait in fact."""
-        self.wait(waiting - sum(self._cells[self.workers :]))
+    @property
+    def counted(self) -> int:
+        """What was counted as waiting. Negative while another worker has not yet counted what this one has claimed."""
+        return sum(self._cells[self.workers :])
+
+    def correct(self, waiting: int, counted: int) -> None:
+        """So many wait in fact, as somebody found who had `counted` before. Nothing is corrected if others count meanwhile."""
+        if self.counted == counted:
+            self.wait(waiting - counted)
 
 
 class Runner:
@@ -409,14 +415,15 @@ class Runner:
             self._left_waiting = limit <= 0
             if limit <= 0:
                 return
+            counted = self.load.counted
             claimed = await self.store.claim(
                 self.node, limit=limit, fits=self._serves, takes_over=self._may_take_over
             )
             self._claimed.extend(claimed)
             for _ in claimed:
                 self.load.enter()
-            if len(claimed) < limit:
-                self.load.correct(0)
+            if len(claimed) < limit and self.load.counted == counted > len(claimed):
+                self.load.correct(0, counted)
             else:
                 self.load.wait(-len(claimed))
             if not self._claimed:
@@ -457,7 +464,8 @@ class Runner:
         self._confirmed = max(self._confirmed, began)
         self._wake_steps()
         if self._left_waiting:  # others may have taken some of it, and we have not seen all of it
-            self.load.correct(await self.store.backlog(self._serves))
+            counted = self.load.counted
+            self.load.correct(await self.store.backlog(self._serves), counted)
 
     def _beat_in_time(self) -> bool:
         """Whether our last heartbeat came in time. A database that stands still for so long that the lease of another node
