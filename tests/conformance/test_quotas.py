@@ -233,6 +233,14 @@ async def test_a_caller_that_goes_to_another_node_after_its_answer_is_let_in(
         await node.close()
 
 
+async def test_slots_that_a_node_holds_are_not_used_after_the_limit_was_lowered(store: Store) -> None:
+    node = SharedQuota(store.quotas)
+    key = node.key("slots", "ada")
+    assert [await node.enter(key, 32) for _ in range(2)] == [True, True]
+    assert not await node.enter(key, 2)
+    await node.close()
+
+
 async def test_slots_of_a_dead_node_are_free_after_a_while(store: Store, clock: Clock) -> None:
     async def want(node: str, n: int, active: int = 0) -> int:
         change = partial(lease_slots, node=node, limit=3, active=active, want=n)

@@ -6,12 +6,11 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import cache
 from hashlib import sha256
 from itertools import count
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
@@ -100,23 +99,24 @@ async def house(
     settings = {"models": ("*",), "approve": (), **settings}
     given = model or ScriptedModel(replies)
     data = str(folder) if folder is not None else "/nonexistent/dragoman"
-    stack = ExitStack()
     if url := _postgres(folder):
         settings["store"] = url
-        stack.enter_context(patch.dict(os.environ, DRAGOMAN_STORE=url))  # the command line finds it there
+        os.environ["DRAGOMAN_STORE"] = url  # the command line finds it there
     hub, app = application(
         Settings(**{"admin_token": ADMIN, "drain": 0.0, "data": data, **settings}),
         model=given,
         code=code,
         store="" if url or folder is not None else "memory:",
     )
-    with stack:
+    try:
         await app.start()
         try:
             yield House(hub, app, given)
         finally:
             async with asyncio.timeout(10):
                 await app.stop()
+    finally:
+        os.environ.pop("DRAGOMAN_STORE", None)
 
 
 _houses = count()

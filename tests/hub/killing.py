@@ -66,6 +66,7 @@ class Process:
 
     async def start(self) -> None:
         environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
+        environment.pop("DRAGOMAN_STORE", None)  # its tables and tasks are in its folder
         environment |= {"DRAGOMAN_MODELS": "*", **self.environment}
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL

@@ -300,7 +300,7 @@ class SharedQuota:
         return False
 
     def _enter_held(self, share: _Slots) -> bool:
-        if share.active < share.slots and time.monotonic() < share.until:
+        if share.active < min(share.slots, share.limit) and time.monotonic() < share.until:
             share.active += 1
             return True
         return False
