@@ -94,9 +94,9 @@ async def house(
 ) -> AsyncIterator[House]:
     """A hub whose model says what it is told. With `folder` it is kept there, and can be opened again.
 
-    Its operator allows every model and every command, unless the settings say otherwise.
+    Its operator allows every model, every command and any number of reads, unless the settings say otherwise.
     """
-    settings = {"models": ("*",), "approve": (), **settings}
+    settings = {"models": ("*",), "approve": (), "reads_per_min": 0, **settings}
     given = model or ScriptedModel(replies)
     data = str(folder) if folder is not None else "/nonexistent/dragoman"
     if url := _postgres(folder):
