@@ -169,9 +169,11 @@ class Hub:
             self.folder_lock.take()
         try:
             await self.database.open()
-            await self.engine.start(**options)
+            await self._store.open()
             if self.folder_lock is not None:  # two files; in PostgreSQL, tasks and tables are in one database
+                # before a task goes on: what runs writes its request again, and then nothing seems to be missing
                 await restore_requests(self._store, self.tenants, self.requests, self.conversations)
+            await self.engine.start(**options)
         except BaseException:
             self._leave_folder()
             raise
