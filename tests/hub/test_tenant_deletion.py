@@ -16,7 +16,7 @@ from dragoman.hub.tenants.deletion import TenantDeletion
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests import postgres
-from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, house, message
+from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, house, message, place_of
 from tests.hub.killing import ADMIN, Process, call
 from tests.hub.test_several_hubs import at, hubs
 from tests.waiting import until
@@ -204,7 +204,7 @@ async def test_a_tenant_is_deleted_from_the_shell_while_no_hub_runs(
             return "another\n"
 
     monkeypatch.setattr("sys.stdin", Answer())
-    command = ["tenant", "delete", "acme", "--data", str(tmp_path)]
+    command = ["tenant", "delete", "acme", *place_of(tmp_path)]
     assert await asyncio.to_thread(main, command) == 1
     assert "nothing is deleted" in capsys.readouterr().err
     assert await asyncio.to_thread(main, [*command, "--yes"]) == 0
