@@ -749,3 +749,17 @@ async def test_a_message_that_is_sent_twice_at_once_with_one_key_creates_its_tas
     monkeypatch.setattr(log, "seen", late)
     assert (await engine.call(keyed, message("two"))).context_id == "one"
     gates.gate("x").set()
+
+
+async def test_tasks_that_a_dead_node_left_waiting_do_not_make_room_for_more_than_the_queue(
+    start: Start,
+) -> None:
+    gates = Gates()
+    first = await start(gates.agent, max_running=0, queue=9)
+    for _ in range(3):
+        await first.call(call(), say("x", return_immediately=True))
+    await first.stop(drain=0)
+    second = await start(gates.agent, queue=9)
+    await until(lambda: second.runner.running == 3)
+    await until(lambda: second.runner.load.counted == 0)
+    assert second.runner.load.total == 3

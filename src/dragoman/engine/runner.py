@@ -197,7 +197,7 @@ class Load:
 
     @property
     def counted(self) -> int:
-        """What was counted as waiting. Negative while another worker has not yet counted what this one has claimed."""
+        """What was counted as waiting. Negative while somebody has not yet counted what this worker has claimed."""
         return sum(self._cells[self.workers :])
 
     def correct(self, waiting: int, counted: int) -> None:
@@ -422,8 +422,10 @@ class Runner:
             self._claimed.extend(claimed)
             for _ in claimed:
                 self.load.enter()
-            if len(claimed) < limit and self.load.counted == counted > len(claimed):
-                self.load.correct(0, counted)
+            if len(claimed) < limit and self.load.counted == counted:
+                self.load.correct(
+                    0, counted
+                )  # nothing waits, whatever was counted, also what a dead node left
             else:
                 self.load.wait(-len(claimed))
             if not self._claimed:
