@@ -13,12 +13,8 @@ from dragoman.errors import Unavailable
 from dragoman.hub.store.database import PACKAGE, Database, MissingReference, Transaction, open_database
 from dragoman.hub.store.sqlite import SqliteTables
 from dragoman.hub.store.tenants import Tenants
-from dragoman.hub.store.tokens import digest
-from dragoman.stores.common import missing, scripts
+from dragoman.stores.common import scripts
 from tests.hub.house import ON_POSTGRES, House, house
-
-TOKENS_SCRIPT = 5
-"""The number of the script that gave tenants several tokens."""
 
 
 async def fill(hub: House) -> None:
@@ -72,17 +68,47 @@ async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> Non
     await database.close()
 
 
-async def test_a_database_of_a_newer_version_is_refused_and_one_of_this_version_is_opened(
-    tmp_path: Path,
-) -> None:
+async def test_a_database_of_this_version_is_opened_again(tmp_path: Path) -> None:
     for _ in range(2):
         database = await open_database(tmp_path / "hub.db").open()
         await database.close()
-    newer = sqlite3.connect(tmp_path / "hub.db")
-    newer.execute("pragma user_version = 1000")
-    newer.close()
-    with pytest.raises(Unavailable, match="newer version"):
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("update migrations set number = 1000", "schema 1000, and this version of dragoman knows"),
+        ("drop table migrations", "unknown version of dragoman"),
+    ],
+)
+async def test_a_database_of_a_newer_or_an_unknown_version_is_refused(
+    tmp_path: Path, change: str, error: str
+) -> None:
+    database = await open_database(tmp_path / "hub.db").open()
+    await database.change(change)
+    await database.close()
+    with pytest.raises(Unavailable, match=error):
         await open_database(tmp_path / "hub.db").open()
+
+
+async def test_a_database_of_an_earlier_version_keeps_its_tenants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = await open_database(tmp_path / "hub.db").open()
+    acme, _ = await Tenants(database).add("acme")
+    await database.close()
+    change = "alter table tenants add column later integer not null default 7;"
+    known = scripts("sqlite", PACKAGE)
+    known |= {len(known) + 1: ("999_later.sqlite.sql", change)}
+    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda *_: known)
+    database = await open_database(tmp_path / "hub.db").open()
+    row = await database.one("select later from tenants where id = ?", (acme.id,))
+    assert row["later"] == 7
+    with pytest.raises(MissingReference):
+        await database.change(
+            "insert into todos (tenant_id, subject, created_at, updated_at) values (99, 'f', 0, 0)"
+        )
+    await database.close()
 
 
 def test_all_sql_of_the_hub_is_in_its_store() -> None:
@@ -91,30 +117,3 @@ def test_all_sql_of_the_hub_is_in_its_store() -> None:
     for path in folder.rglob("*.py"):
         name = path.relative_to(folder).as_posix()
         assert name.startswith("store/") or not sql.search(path.read_text()), name
-
-
-async def test_tokens_of_an_older_database_stay_valid(tmp_path: Path) -> None:
-    old = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
-    for number, _, script in missing(scripts("sqlite", PACKAGE), 0):
-        if number < TOKENS_SCRIPT:
-            old.executescript(script)
-    old.execute(f"pragma user_version = {TOKENS_SCRIPT - 1}")
-    old.execute(
-        "insert into tenants (id, name, token_hash, generation, created_at) values (7, 'acme', ?, 3, 5)",
-        (digest("atr_old"),),
-    )
-    old.execute("insert into todos (tenant_id, subject, created_at, updated_at) values (7, 'kept', 0, 0)")
-    old.execute("insert into secrets (name, value) values ('admin', ?)", (digest("adm_old"),))
-    old.close()
-    database = await open_database(tmp_path / "hub.db").open()
-    tenants = Tenants(database)
-    acme = await tenants.by_token("atr_old")
-    assert acme is not None and acme.id == 7 and acme.generation == 3 and acme.principal.tenant == "7"
-    assert await tenants.is_admin("adm_old")
-    assert (await database.one("select count(*) from todos"))[0] == 1
-    assert (await tenants.add("other"))[0].id == 8
-    with pytest.raises(MissingReference):
-        await database.change(
-            "insert into todos (tenant_id, subject, created_at, updated_at) values (99, 'f', 0, 0)"
-        )
-    await database.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from dragoman.errors import Unavailable
@@ -180,12 +181,21 @@ async def test_a_due_schedule_runs_once_however_many_hubs_look(tmp_path: Any) ->
         assert len(houses[0].model.prompts) == 3
 
 
-async def test_tables_of_a_newer_version_are_refused(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("update hub.migrations set number = 1000", "schema 1000, and this version of dragoman knows"),
+        ("drop table hub.migrations", "unknown version of dragoman"),
+    ],
+)
+async def test_tables_of_a_newer_or_an_unknown_version_are_refused(change: str, error: str) -> None:
     url = postgres.server().database(f"hubs_{uuid4().hex}")
     database = await open_database(url).open()
-    await database.change("update hub.version set number = number + 1000")
     await database.close()
-    with pytest.raises(Unavailable, match="newer version"):
+    connection = await asyncpg.connect(url)
+    await connection.execute(change)
+    await connection.close()
+    with pytest.raises(Unavailable, match=error):
         await open_database(url).open()
 
 

@@ -18,7 +18,7 @@ from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.server.runtime import check_store
-from dragoman.stores import NewerDatabase, open_store
+from dragoman.stores import UnsupportedSchema, open_store
 from dragoman.stores.audit_chain import examine
 from dragoman.stores.common import read_filters
 from tests import postgres
@@ -642,7 +642,7 @@ async def test_a_database_from_a_newer_version_is_refused(store: PostgresStore, 
     postgres.server().execute(
         "insert into dragoman.migrations (number, name) values (900, 'from the future')"
     )
-    with pytest.raises(NewerDatabase, match="900"):
+    with pytest.raises(UnsupportedSchema, match="900"):
         await PostgresStore(url).open()
 
 

@@ -17,7 +17,7 @@ from dragoman.engine.records import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import NewerDatabase, open_store
+from dragoman.stores import UnsupportedSchema, open_store
 from dragoman.stores.common import scripts
 from dragoman.stores.sqlite import purge, reads
 from dragoman.stores.sqlite.store import SqliteStore
@@ -427,7 +427,7 @@ async def test_a_database_from_a_newer_version_is_refused(store: SqliteStore, pa
     await store.close()
     with sqlite3.connect(path) as db:
         db.execute("insert into migrations (number, name) values (900, 'from the future')")
-    with pytest.raises(NewerDatabase, match="900"):
+    with pytest.raises(UnsupportedSchema, match="900"):
         await SqliteStore(path).open()
 
 
@@ -439,7 +439,7 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(
     change = "alter table tasks add column later integer not null default 7;"
     known = scripts("sqlite")
     known |= {len(known) + 1: ("999_later.sqlite.sql", change)}
-    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda _: known)
+    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda *_: known)
     again = SqliteStore(path)
     await again.open()
     assert (await again.scope(SCOPE).load("t")).mails[0][1].message.text == "hello"

@@ -231,7 +231,7 @@ def _check_exists(url: str) -> None:
 
 async def run_with_store(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
     """Open a server's store, run `work`, and report errors. The server may run meanwhile."""
-    from dragoman.stores import NewerDatabase, open_store
+    from dragoman.stores import UnsupportedSchema, open_store
 
     _check_exists(url)
     try:
@@ -246,7 +246,7 @@ async def run_with_store(url: str, work: Callable[[Store], Awaitable[int]]) -> i
             await store.close()
     except A2AError as error:
         return report_error(error)
-    except NewerDatabase as error:
+    except UnsupportedSchema as error:
         raise SystemExit(f"dragoman: {error}") from None
 
 

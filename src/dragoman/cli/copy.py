@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.cli.connect import report_error
 from dragoman.errors import A2AError
-from dragoman.stores import NewerDatabase
+from dragoman.stores import UnsupportedSchema
 
 EPILOG = """\
 Copies tasks, webhooks and the audit log. The file does not change. Stop the server first, and start it with the new store:
@@ -39,7 +39,7 @@ async def run(args: argparse.Namespace) -> int:
         copied = await copy(path, args.target)
     except A2AError as error:
         return report_error(error)
-    except (NewerDatabase, ValueError) as error:
+    except (UnsupportedSchema, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from None
     print(f"copied: tasks {copied.tasks}, webhooks {copied.webhooks}, audit entries {copied.entries}")
     if copied.left:

@@ -31,7 +31,7 @@ from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
 from dragoman.server.options import AppOptions, Bridged, ServeOptions
 from dragoman.server.tls import ServerTls
 from dragoman.server.workers import stop_signals, supervise
-from dragoman.stores import NewerDatabase, default_store, open_store
+from dragoman.stores import UnsupportedSchema, default_store, open_store
 
 logger = logging.getLogger("dragoman.server")
 
@@ -154,7 +154,7 @@ async def check_store(url: str, bus: str = "") -> None:
             await store.close()
         await opened_bus.open()
         await opened_bus.close()
-    except (A2AError, NewerDatabase, ValueError) as error:
+    except (A2AError, UnsupportedSchema, ValueError) as error:
         raise SystemExit(f"dragoman: {error}") from error
 
 

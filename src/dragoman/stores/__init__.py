@@ -7,11 +7,11 @@ import sys
 from importlib.util import find_spec
 
 from dragoman.engine.protocols import Store
-from dragoman.stores.common import NewerDatabase
+from dragoman.stores.common import UnsupportedSchema
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 
-__all__ = ["MemoryStore", "NewerDatabase", "SqliteStore", "open_store"]
+__all__ = ["MemoryStore", "UnsupportedSchema", "SqliteStore", "open_store"]
 
 
 def default_store() -> str:

@@ -35,8 +35,8 @@ from dragoman.model.task import TaskState
 # -- schema scripts --------------------------------------------------------------------------------------------------
 
 
-class NewerDatabase(Exception):
-    """The database was written by a newer version of the program."""
+class UnsupportedSchema(Exception):
+    """The tables were made by a newer or an unknown version of the program."""
 
 
 def scripts(database: str, package: str = "dragoman.stores") -> dict[int, tuple[str, str]]:
@@ -47,10 +47,10 @@ def scripts(database: str, package: str = "dragoman.stores") -> dict[int, tuple[
 
 
 def missing(known: dict[int, tuple[str, str]], done: int) -> list[tuple[int, str, str]]:
-    """What is to be run on a database that has seen the scripts up to `done`: number, name, text. Raises `NewerDatabase`."""
+    """What is to be run on a database that has seen the scripts up to `done`: number, name, text. Raises `UnsupportedSchema`."""
     newest = max(known)
     if done > newest:
-        raise NewerDatabase(
+        raise UnsupportedSchema(
             f"the database has schema {done}, and this version of dragoman knows schemas up to {newest}: "
             "upgrade dragoman, or use another database"
         )

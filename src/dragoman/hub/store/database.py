@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 PACKAGE = "dragoman.hub.store"
 """Where the numbered scripts of the schema are (`schema/`)."""
-NEWER = "the database was written by a newer version of dragoman"
+UNKNOWN = "the tables of the hub were made by an unknown version of dragoman: use another database"
 _RESULT_SECONDS = 30 * 86_400
 """How long `run_once` keeps results."""
 

@@ -3,7 +3,7 @@
 Each transaction holds the lock of its tenant: transactions of one tenant run one after another, on whichever node, as they do in
 SQLite. A commit whose answer is lost is looked up, so nothing is written twice (`stores/postgres/database.py`).
 
-The schema is the scripts `schema/*.postgres.sql`; `hub.version` has the number of the last one that a database has seen.
+The schema is the scripts `schema/*.postgres.sql`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import asyncpg
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import NEWER, PACKAGE, MissingReference, Row, Work
-from dragoman.stores.common import NewerDatabase, missing, scripts
+from dragoman.hub.store.database import PACKAGE, UNKNOWN, MissingReference, Row, Work
+from dragoman.stores import UnsupportedSchema
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database, clean
+from dragoman.stores.postgres.database import Database, clean, migrate
 
 T = TypeVar("T")
 
@@ -31,10 +31,7 @@ _LOCK = "select pg_advisory_xact_lock(1684369000, $1)"
 """The first number is ours, and means nothing."""
 _WAIT = f"set local lock_timeout = {int(PATIENCE * 1000)}"
 _VERSION = "select coalesce(sum(generation), 0) + count(*) from tenants"
-_EXISTS = "select to_regclass('hub.version') is not null"
-_KNOWN = "select number from hub.version"
-_FIRST, _STEP = "insert into hub.version (number) values ($1)", "update hub.version set number = $1"
-_CREATE_LOCK = "select pg_advisory_xact_lock(1684369000, 0)"
+_UNKNOWN_TABLES = "select to_regclass('hub.tenants') is not null and to_regclass('hub.migrations') is null"
 _SEARCH = """
 select * from (select m.*, -ts_rank_cd('{{0.2, 0.4, 0.8, 1.0}}', m.words, query) as score
 from memories as m, to_tsquery('english', ?) as query where m.words @@ query and {where}) as found order by score limit ?
@@ -43,15 +40,15 @@ from memories as m, to_tsquery('english', ?) as query where m.words @@ query and
 
 class PostgresTables:
     def __init__(self, url: str) -> None:
-        self._database = Database(url, patience=PATIENCE, readers=READERS, writers=WRITERS)
+        self._database = Database(
+            url, patience=PATIENCE, readers=READERS, writers=WRITERS, migrations=[_create_tables]
+        )
 
     async def open(self) -> None:
-        await self._database.open()
         try:
-            await self._database.write(_create_tables)
-        except BaseException:
-            await self._database.close()
-            raise
+            await self._database.open()
+        except UnsupportedSchema as error:
+            raise Unavailable(str(error)) from error
 
     async def close(self) -> None:
         await self._database.close()
@@ -167,14 +164,6 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 async def _create_tables(db: Connection) -> None:
-    """Run the scripts that a database has not seen, in one transaction. Raises `Unavailable` for one of a newer version."""
-    await db.execute(_WAIT)
-    await db.execute(_CREATE_LOCK)  # two hubs may start at the same time
-    exists = await db.fetchval(_EXISTS)
-    version = await db.fetchval(_KNOWN) if exists else 0
-    try:
-        for number, _, script in missing(scripts("postgres", PACKAGE), version):
-            await db.execute(script)
-            await db.execute(_STEP if number > 1 else _FIRST, number)
-    except NewerDatabase as error:
-        raise Unavailable(NEWER) from error
+    if await db.fetchval(_UNKNOWN_TABLES):
+        raise UnsupportedSchema(UNKNOWN)
+    await migrate(db, PACKAGE, "hub")

@@ -4,7 +4,7 @@ One transaction writes at a time, on the writer's thread; a read runs on the rea
 caller's thread, which is faster than another thread. Other processes may write to the file at the same time (`dragoman tenant add`
 beside a running hub); their changes are visible at once.
 
-The schema is the scripts `schema/*.sqlite.sql`; `pragma user_version` is the number of the last one that a file has.
+The schema is the scripts `schema/*.sqlite.sql`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import NEWER, PACKAGE, MissingReference, Row, Work
-from dragoman.stores.common import NewerDatabase, missing, scripts
+from dragoman.hub.store.database import PACKAGE, UNKNOWN, MissingReference, Row, Work
+from dragoman.stores import UnsupportedSchema
+from dragoman.stores.sqlite.file import migrate
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,11 @@ T = TypeVar("T")
 _SEARCH = """
 select m.*, bm25(memory_words, 10.0, 4.0, 8.0, 2.0) as score from memory_words
 join memories m on m.id = memory_words.rowid where memory_words match ? and {where} order by score limit ?
+"""
+
+_UNKNOWN_TABLES = """
+select 1 from sqlite_master where name = 'tenants'
+and not exists (select 1 from sqlite_master where name = 'migrations')
 """
 
 
@@ -55,6 +61,8 @@ class SqliteTables:
             self._reader = ThreadPoolExecutor(1, "dragoman-hub-reader")
             try:
                 self._open = await asyncio.get_running_loop().run_in_executor(self._writer, self._prepare)
+            except UnsupportedSchema as error:
+                raise Unavailable(str(error)) from error
             except (sqlite3.Error, OSError) as error:
                 raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
 
@@ -190,31 +198,8 @@ def _run(work: Callable[[Any], T], given: Any) -> T:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    """Run the scripts that a file has not seen, in one transaction. Raises `Unavailable` for a file of a newer version."""
+    if db.execute(_UNKNOWN_TABLES).fetchone() is not None:
+        raise UnsupportedSchema(UNKNOWN)
     db.execute("pragma foreign_keys = off")  # a script may replace a table that others refer to
-    db.execute("begin immediate")  # two processes may open a new file at the same time
-    try:
-        version = db.execute("pragma user_version").fetchone()[0]
-        for number, _, script in missing(scripts("sqlite", PACKAGE), version):
-            for statement in _statements(script):
-                db.execute(statement)
-            db.execute(f"pragma user_version = {number}")
-    except NewerDatabase as error:
-        db.execute("rollback")
-        raise Unavailable(NEWER) from error
-    except BaseException:
-        db.execute("rollback")
-        raise
-    db.execute("commit")
+    migrate(db, PACKAGE)
     db.execute("pragma foreign_keys = on")
-
-
-def _statements(script: str) -> list[str]:
-    """The statements of a script. (`executescript` would commit the open transaction.)"""
-    out, statement = [], ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            out.append(statement)
-            statement = ""
-    return out

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -122,6 +122,7 @@ _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 T = TypeVar("T")
 Work = Callable[[Connection], Awaitable[T]]
+Migration = Callable[[Connection], Awaitable[None]]
 Named = Callable[[Connection], Awaitable[tuple[T, str | None]]]
 """Work in a transaction: what it comes to, and the transaction's id, by which to ask for it later, if it wrote anything."""
 
@@ -129,8 +130,18 @@ _log = logging.getLogger("dragoman.stores")
 
 
 class Database:
-    def __init__(self, url: str, *, patience: float, readers: int, writers: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float,
+        readers: int,
+        writers: int,
+        migrations: Sequence[Migration] = (),
+    ) -> None:
+        """`migrations` run after those of the tables of tasks."""
         self._address = PostgresAddress(url)
+        self._migrations = (migrate, *migrations)
         self._patience = patience
         self._readers, self._writers = readers, writers
         self._reads: Pool | None = None
@@ -162,7 +173,8 @@ class Database:
     async def _migrate(self) -> None:
         db = await self._address.connect()
         try:
-            await migrate(db)
+            for migration in self._migrations:
+                await migration(db)
         finally:
             db.terminate()
 
@@ -311,28 +323,29 @@ class Database:
         return pool
 
 
-_MIGRATED = "select to_regclass('dragoman.migrations') is not null"
+_MIGRATED = "select to_regclass('{schema}.migrations') is not null"
 _MIGRATION_LOCK = "select pg_advisory_xact_lock(7237091846325301)"
 """Nodes may start at the same time. The number is ours, and means nothing."""
 _TABLE = """
-create schema if not exists dragoman;
-create table if not exists dragoman.migrations (number integer primary key, name text not null)
+create schema if not exists {schema};
+create table if not exists {schema}.migrations (number integer primary key, name text not null)
 """
-_DONE = "select coalesce(max(number), 0) from dragoman.migrations"
-_RECORD = "insert into dragoman.migrations (number, name) values ($1, $2)"
+_DONE = "select coalesce(max(number), 0) from {schema}.migrations"
+_RECORD = "insert into {schema}.migrations (number, name) values ($1, $2)"
 
 
-async def migrate(db: Connection) -> None:
-    """Run the scripts this database has not seen, all in one transaction. Raises `NewerDatabase`."""
-    known = scripts("postgres")
+async def migrate(db: Connection, package: str = "dragoman.stores", schema: str = "dragoman") -> None:
+    """Run the scripts of `package` that `schema` has not seen, all in one transaction. Raises `UnsupportedSchema`."""
+    known = scripts("postgres", package)
+    migrated, done = _MIGRATED.format(schema=schema), _DONE.format(schema=schema)
     async with db.transaction():
-        if await db.fetchval(_MIGRATED) and not missing(known, await db.fetchval(_DONE)):
+        if await db.fetchval(migrated) and not missing(known, await db.fetchval(done)):
             return  # without a lock, and without the right to make tables: somebody else may have made them
         await db.execute(_MIGRATION_LOCK, timeout=HOUR)
-        await db.execute(_TABLE)
-        for number, name, script in missing(known, await db.fetchval(_DONE)):
+        await db.execute(_TABLE.format(schema=schema))
+        for number, name, script in missing(known, await db.fetchval(done)):
             await db.execute(script, timeout=HOUR)
-            await db.execute(_RECORD, number, name)
+            await db.execute(_RECORD.format(schema=schema), number, name)
 
 
 # -- text: PostgreSQL takes all of Unicode but NUL, and no halves of characters. What it indexes has to be short. -------------

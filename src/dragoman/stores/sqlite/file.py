@@ -33,7 +33,7 @@ class SqliteFile:
         """Hears how long each transaction took, in seconds."""
 
     async def open(self) -> None:
-        """A new file is for its owner alone. Raises `NewerDatabase` if a newer version of the program wrote it."""
+        """A new file is for its owner alone. Raises `UnsupportedSchema` if a newer version of the program wrote it."""
         if self._db is not None:
             return
         with suppress(OSError):  # it is there already; if it cannot be made, SQLite knows better why
@@ -110,9 +110,9 @@ _DONE = "select coalesce(max(number), 0) from migrations"
 _RECORD = "insert into migrations (number, name) values (?, ?)"
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Run the scripts this database has not seen, all in one transaction. Raises `NewerDatabase`."""
-    known = scripts("sqlite")
+def migrate(db: sqlite3.Connection, package: str = "dragoman.stores") -> None:
+    """Run the scripts of `package` that this database has not seen, all in one transaction. Raises `UnsupportedSchema`."""
+    known = scripts("sqlite", package)
     if _up_to_date(db, max(known)):
         return  # without a lock: others may be writing
     db.execute("begin immediate")  # two processes may open a new file at the same time

@@ -1,8 +1,8 @@
--- `generation` rises when the token changes or the tenant is disabled. Work that started under an older one stops.
+-- An id is never used again. `generation` counts: each token gets the next number, and so does each change that every hub must
+-- notice.
 create table tenants (
     id           integer primary key autoincrement,
     name         text not null unique,
-    token_hash   text not null unique,
     disabled     integer not null default 0,
     generation   integer not null default 0,
     max_running  integer,
@@ -10,6 +10,63 @@ create table tenants (
     created_at   integer not null,
     last_used_at integer not null default 0
 );
+
+-- Who may act for a tenant: tokens (by the hash of each), and users that an issuer knows, who have no hash. Work remembers the
+-- `generation` of its token: it goes on as long as there is a row with that number that is not revoked. Disabling the tenant
+-- gives all rows new numbers. A schedule is due while the token with its `generation` is valid; 0: always.
+create table tokens (
+    id           integer primary key autoincrement,
+    tenant_id    integer not null references tenants on delete cascade,
+    kind         text not null,
+    name         text not null,
+    hash         text unique,
+    scope        text not null,
+    generation   integer not null,
+    expires_at   integer,
+    replaced     integer not null default 0,
+    revoked_at   integer not null default 0,
+    created_at   integer not null,
+    created_by   text not null,
+    last_used_at integer not null default 0,
+    unique (tenant_id, generation)
+);
+create index tokens_of on tokens (tenant_id, kind, name);
+
+-- Tenants that are deleted. A hub that finds one without `done_at` goes on with the deletion.
+create table deleted_tenants (
+    id      integer primary key,
+    name    text not null,
+    at      integer not null,
+    actor   text not null,
+    done_at integer not null default 0
+);
+
+-- What differs from the policy of the hub for a tenant: a JSON object.
+create table policies (
+    tenant_id  integer not null references tenants on delete cascade,
+    document   text not null,
+    updated_at integer not null,
+    primary key (tenant_id)
+) without rowid;
+
+-- What counts against the budgets of a tenant, by day. It is written as each call of a model ends.
+create table spending (
+    tenant_id integer not null references tenants on delete cascade,
+    day       text not null,
+    tokens    integer not null default 0,
+    cost      real not null default 0,
+    primary key (tenant_id, day)
+) without rowid;
+
+-- The alerts that were raised when a tenant had used a share of a budget of a day, each once.
+create table budget_alerts (
+    tenant_id integer not null references tenants on delete cascade,
+    day       text not null,
+    budget    text not null,
+    percent   integer not null,
+    at        integer not null,
+    primary key (tenant_id, day, budget, percent)
+) without rowid;
 
 -- What administrators did.
 create table audit (
@@ -21,11 +78,13 @@ create table audit (
     detail    text not null default ''
 );
 
--- The hash of the admin token.
-create table secrets (
-    name  text primary key,
-    value text not null
-) without rowid;
+-- The hashes of admin tokens. One that was replaced stays here, so that it is never accepted again.
+create table admin_tokens (
+    hash       text primary key,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer not null default 0
+);
 
 -- Every version of every agent: a task continues with the version it started with. `inline` versions came with a request.
 create table agent_versions (
@@ -168,7 +227,8 @@ create trigger memories_changed after update of title, content, tags, source on 
     values (new.id, new.title, new.content, new.tags, new.source);
 end;
 
--- Files that belong to a conversation.
+-- Files that belong to a conversation. The content of a large one is not in `content`: `blob` is its key in the folder or bucket of
+-- contents.
 create table artifacts (
     id              integer primary key autoincrement,
     tenant_id       integer not null references tenants on delete cascade,
@@ -178,6 +238,7 @@ create table artifacts (
     sha256          text not null,
     size            integer not null,
     content         blob not null,
+    blob            text not null default '',
     created_at      integer not null,
     updated_at      integer not null,
     unique (tenant_id, conversation_id, path)
@@ -185,6 +246,19 @@ create table artifacts (
 create index artifacts_updated on artifacts (tenant_id, updated_at desc);
 create trigger artifacts_removed after delete on artifacts begin
     update memories set artifact_id = null where artifact_id = old.id;
+end;
+
+-- Keys of contents that no file uses, not yet or not any more, and since when.
+create table unused_blobs (
+    key text primary key,
+    at  integer not null
+) without rowid;
+create index unused_blobs_at on unused_blobs (at);
+create trigger blob_unused after delete on artifacts when old.blob <> '' begin
+    insert or ignore into unused_blobs (key, at) values (old.blob, cast(strftime('%s', 'now') as integer));
+end;
+create trigger blob_replaced after update of blob on artifacts when old.blob <> '' and old.blob <> new.blob begin
+    insert or ignore into unused_blobs (key, at) values (old.blob, cast(strftime('%s', 'now') as integer));
 end;
 
 -- Conversation 0 means the whole tenant.
@@ -225,7 +299,7 @@ create table pictures (
 );
 create index pictures_at on pictures (at);
 
--- `recur_json` is empty for a schedule that runs once. A schedule is due only under the tenant's `generation` that it has.
+-- `recur_json` is empty for a schedule that runs once. `generation`: of the token that it runs with, or 0.
 create table schedules (
     id              integer primary key autoincrement,
     tenant_id       integer not null references tenants on delete cascade,
@@ -264,6 +338,7 @@ create table runs (
 );
 create index runs_of on runs (tenant_id, started_at desc);
 create index runs_running on runs (status) where status = 'running';
+create index runs_waiting on runs (status) where status = 'input-required';
 create index runs_of_schedule on runs (task_id, id);
 
 -- Notifications about runs, kept for an hour. Every hub process reads them here.

@@ -1,1 +1,0 @@
--- A SQLite file has one hub: there are no leases of workspaces.

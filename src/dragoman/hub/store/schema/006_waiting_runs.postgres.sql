@@ -1,2 +1,0 @@
--- Runs whose agent asks.
-create index runs_waiting on hub.runs (status) where status = 'input-required';
