@@ -195,7 +195,7 @@ async def test_the_limit_counts_each_agent_and_reason_apart() -> None:
 
 
 async def test_calls_of_known_callers_are_always_written() -> None:
-    instruments = Instrumentation(metrics=None, audit=(audit := MemoryAudit()))
+    instruments = Instrumentation(counts=None, audit=(audit := MemoryAudit()))
     call = Call(principal=Principal(id="ada"))
     for _ in range(100):
         instruments.audit_request(call, "CancelTask", CancelTask(id="t"), "t", "OK")

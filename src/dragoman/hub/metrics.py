@@ -119,7 +119,7 @@ class _HubInstrumentation(Instrumentation):
     """Counts the tokens of models by tenant, in the hub's own metrics and by day."""
 
     def __init__(self, metrics: HubMetrics, audit: Audit, usages: Usages, count: CountUsage | None) -> None:
-        super().__init__(metrics=None, audit=audit)
+        super().__init__(counts=None, audit=audit)
         self._hub_metrics, self._usages, self._count = metrics, usages, count
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:

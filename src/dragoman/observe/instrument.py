@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
 from logging import INFO
 from typing import Any, Protocol
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.engine.protocols import Audit, AuditEntry
@@ -39,7 +43,6 @@ from dragoman.model.ops import (
 from dragoman.model.task import Task
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.logs import LOG_FIELDS, log_refusal, log_request, log_task, requests_logger
-from dragoman.observe.metrics import Metrics
 
 LEFT = "LEFT"
 """The outcome of an operation whose caller did not wait for the end."""
@@ -48,6 +51,92 @@ _MAX_TASK_ID_CHARACTERS = 256
 MAX_REFUSALS_PER_MINUTE = 60
 """Failed authentications of one agent and reason that are written to the audit log one by one."""
 AUDITED = (SendMessage, CancelTask, CreatePushConfig, DeletePushConfig)
+
+
+BUCKET_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+"""Where the buckets of histograms end."""
+
+Key = tuple[str, ...]
+"""The labels of a metric."""
+
+
+class Histogram(Struct):
+    """How often something took how long, in buckets."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(BUCKET_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def __add__(self, other: Histogram) -> Histogram:
+        both = zip(self.buckets, other.buckets, strict=True)
+        return Histogram([ours + theirs for ours, theirs in both], self.total + other.total)
+
+
+class Counts(Struct):
+    """What one worker counts. `streams` and `running` are gauges: they end with the worker.
+
+    Every call adds to plain dictionaries, on the loop's thread. They become Prometheus's metrics at a scrape (`metrics.py`),
+    because a counter of the client library takes a lock and a dozen calls each time.
+    """
+
+    requests: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    seconds: dict[Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    settled: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    task_seconds: dict[Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    refused: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    commits: dict[Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    pushes: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    tokens: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    cost: dict[Key, float] = field(default_factory=lambda: defaultdict(float))
+    upstream_calls: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    upstream_seconds: dict[Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    streams: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    running: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+
+    def count_request(
+        self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None
+    ) -> None:
+        self.requests[agent, operation, dialect, outcome] += 1
+        if seconds is not None:
+            self.seconds[agent, operation].add(seconds)
+
+    def count_settled(self, snapshot: Snapshot) -> None:
+        status, mails = snapshot.status, snapshot.mails
+        agent, state = snapshot.scope.agent, status.state.word
+        self.settled[agent, state] += 1
+        if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
+            self.task_seconds[agent, state].add(max(0.0, time.time() - since))
+
+    def count_usage(self, agent: str, used: TokenUsage) -> None:
+        for kind, count in used.tokens:
+            self.tokens[agent, used.model, kind] += count
+        if used.cost:
+            self.cost[agent, used.model, used.currency] += used.cost
+
+    def plus(self, other: Counts) -> Counts:
+        out = Counts()
+        for each in (self, other):
+            for name in Counts.__struct_fields__:
+                sums: Any = getattr(out, name)
+                for key, value in getattr(each, name).items():
+                    sums[key] = sums[key] + value
+        return out
+
+
+def _epoch(stamp: str) -> float:
+    """Parse one of our own timestamps. Returns 0 for anything else."""
+    try:
+        return _second(stamp[:19]) + int(stamp[20:23]) / 1000
+    except ValueError:
+        return 0.0
+
+
+@lru_cache(64)
+def _second(moment: str) -> float:
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
 
 
 class Tracer(Protocol):
@@ -67,11 +156,10 @@ class Tracer(Protocol):
 
 
 class Instrumentation:
-    """The metrics, audit and tracer of one application. Any of them may be missing."""
+    """The counts, audit and tracer of one application. Any of them may be missing."""
 
-    def __init__(self, *, metrics: Metrics | None, audit: Audit | None, tracer: Tracer | None = None) -> None:
-        self.counts = metrics.counts if metrics is not None else None
-        self.audit, self.tracer = audit, tracer
+    def __init__(self, *, counts: Counts | None, audit: Audit | None, tracer: Tracer | None = None) -> None:
+        self.counts, self.audit, self.tracer = counts, audit, tracer
         self._refusals = RefusalAudit(audit) if audit is not None else None
 
     def close(self) -> None:

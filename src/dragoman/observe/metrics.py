@@ -1,7 +1,4 @@
-"""Metrics for Prometheus. Each application has a registry of its own.
-
-Every call adds to plain dictionaries, on the loop's thread. They become Prometheus's metrics at a scrape, because a counter of
-the client library takes a lock and a dozen calls each time.
+"""Metrics for Prometheus: what `instrument.Counts` has counted. Each application has a registry of its own.
 
 Workers share their counts ten times a second (`SharedReports`), so any of them can answer a scrape for all.
 """
@@ -10,17 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -30,80 +21,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from dragoman.engine.records import Snapshot
 from dragoman.errors import keep_going
-from dragoman.model.usage import TokenUsage
+from dragoman.observe.instrument import BUCKET_SECONDS, Counts, Histogram, Key
 from dragoman.observe.shared_memory import SharedReports
 
 logger = logging.getLogger("dragoman.metrics")
 
-_BUCKET_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
-
-_Key = tuple[str, ...]
 _SHARE_SECONDS = 0.1
 """Between two reports to the other workers."""
-
-
-class Histogram(Struct):
-    """How often something took how long, in buckets."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(_BUCKET_SECONDS) + 1))
-    total: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(_BUCKET_SECONDS, seconds)] += 1
-        self.total += seconds
-
-    def __add__(self, other: Histogram) -> Histogram:
-        both = zip(self.buckets, other.buckets, strict=True)
-        return Histogram([ours + theirs for ours, theirs in both], self.total + other.total)
-
-
-class Counts(Struct):
-    """What one worker counts. `streams` and `running` are gauges: they end with the worker."""
-
-    requests: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    seconds: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    settled: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    task_seconds: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    refused: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    commits: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    pushes: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    tokens: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    cost: dict[_Key, float] = field(default_factory=lambda: defaultdict(float))
-    upstream_calls: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    upstream_seconds: dict[_Key, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    streams: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-    running: dict[_Key, int] = field(default_factory=lambda: defaultdict(int))
-
-    def count_request(
-        self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None
-    ) -> None:
-        self.requests[agent, operation, dialect, outcome] += 1
-        if seconds is not None:
-            self.seconds[agent, operation].add(seconds)
-
-    def count_settled(self, snapshot: Snapshot) -> None:
-        status, mails = snapshot.status, snapshot.mails
-        agent, state = snapshot.scope.agent, status.state.word
-        self.settled[agent, state] += 1
-        if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
-            self.task_seconds[agent, state].add(max(0.0, time.time() - since))
-
-    def count_usage(self, agent: str, used: TokenUsage) -> None:
-        for kind, count in used.tokens:
-            self.tokens[agent, used.model, kind] += count
-        if used.cost:
-            self.cost[agent, used.model, used.currency] += used.cost
-
-    def plus(self, other: Counts) -> Counts:
-        out = Counts()
-        for each in (self, other):
-            for name in Counts.__struct_fields__:
-                sums: Any = getattr(out, name)
-                for key, value in getattr(each, name).items():
-                    sums[key] = sums[key] + value
-        return out
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -246,42 +171,29 @@ class Metrics(Collector):
             ("dragoman_upstream_active", "Calls of agents behind a bridge that are under way", "active"),
             ("dragoman_upstream_waiting", "Calls that wait for others to end", "waiting"),
         ):
-            values: dict[_Key, int] = {
+            values: dict[Key, int] = {
                 (route,): int(getattr(health, member)) for route, health in known.items()
             }
             yield _gauge(name, about, ("route",), values)
 
 
-def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[_Key, float]) -> Metric:
+def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[Key, float]) -> Metric:
     family = CounterMetricFamily(name, about, labels=labels)
     for key, count in counts.items():
         family.add_metric(key, count)
     return family
 
 
-def _gauge(name: str, about: str, labels: tuple[str, ...], counts: Mapping[_Key, int]) -> Metric:
+def _gauge(name: str, about: str, labels: tuple[str, ...], counts: Mapping[Key, int]) -> Metric:
     family = GaugeMetricFamily(name, about, labels=labels)
     for key, count in counts.items():
         family.add_metric(key, count)
     return family
 
 
-def _histogram(name: str, about: str, labels: tuple[str, ...], times: Mapping[_Key, Histogram]) -> Metric:
+def _histogram(name: str, about: str, labels: tuple[str, ...], times: Mapping[Key, Histogram]) -> Metric:
     family = HistogramMetricFamily(name, about, labels=labels)
-    bounds = [*map(str, _BUCKET_SECONDS), "+Inf"]
+    bounds = [*map(str, BUCKET_SECONDS), "+Inf"]
     for key, taken in times.items():
         family.add_metric(key, list(zip(bounds, accumulate(taken.buckets), strict=True)), taken.total)
     return family
-
-
-def _epoch(stamp: str) -> float:
-    """Parse one of our own timestamps. Returns 0 for anything else."""
-    try:
-        return _second(stamp[:19]) + int(stamp[20:23]) / 1000
-    except ValueError:
-        return 0.0
-
-
-@lru_cache(64)
-def _second(moment: str) -> float:
-    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()

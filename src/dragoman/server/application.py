@@ -129,7 +129,9 @@ def application(
         if messenger is not None:
             numbers.watch_pushes(messenger.outcomes)
     record = opened.audit if audit else None
-    instruments = Instrumentation(metrics=numbers, audit=record, tracer=tracer)
+    instruments = Instrumentation(
+        counts=numbers.counts if numbers is not None else None, audit=record, tracer=tracer
+    )
     for name, bridge in bridged.items():
         bridge.upstream.observer = InstrumentedUpstream(instruments, name)
         if numbers is not None:
