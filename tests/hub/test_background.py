@@ -63,8 +63,7 @@ async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
         monkeypatch.setattr(hub.hub._watch, "_stop_tenant", silence)
         assert await asyncio.to_thread(main, ["tenant", "disable", "acme", "--data", str(tmp_path)]) == 0
         assert events(await live.end())[-1][1]["error_code"] == "cancelled"
-        assert silence.did.is_set() and hub.hub._watch._task is not None
-        assert not hub.hub._watch._task.done()
+        assert silence.did.is_set() and hub.hub._watch.periodic.running
     said = [record.getMessage() for record in caplog.records]
     assert any("checking tenants for changes failed, and continues" in line for line in said)
     assert any("stopping what runs for tenant 1: the store is away" in line for line in said)
@@ -92,16 +91,16 @@ async def test_retention_goes_on_after_an_unexpected_error(monkeypatch: pytest.M
         forgets = Retention(hub.hub, hub.hub._store, 1.0)
         look = Stumbles(forgets.delete_batch, *ERRORS)
         monkeypatch.setattr(forgets, "delete_batch", look)
-        forgets.start()
+        forgets.periodic.start()
         await asyncio.wait_for(look.did.wait(), 10)
-        await forgets.stop()
+        await forgets.periodic.stop()
 
 
 async def test_containers_are_taken_away_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     container = Container("img", idle=0.001)
     reap = Stumbles(container.reap, *ERRORS)
     monkeypatch.setattr(container, "reap", reap)
-    container._reaping = asyncio.create_task(container._reap())
+    container.periodic.start()
     await asyncio.wait_for(reap.did.wait(), 10)
     await container.close()
 

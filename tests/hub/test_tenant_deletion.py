@@ -147,7 +147,7 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
     async with house(lambda prompt: MARK, folder=tmp_path) as hub:
         acme = await hub.tenant("acme")
         await fill(acme)
-        await hub.hub.deletion.stop()
+        await hub.hub.deletion.periodic.stop()
         await hub.hub.deletion.begin(acme.tenant, actor="admin")
         await hub.hub._store.purge_tenant(acme.tenant.key, limit=1)
         assert await hub.hub.deletion.deletions.delete_rows(acme.tenant.id)
@@ -161,7 +161,7 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
 async def test_a_task_that_comes_after_the_deletion_is_swept(tmp_path: Path) -> None:
     async with house(lambda prompt: MARK) as hub:
         acme = await hub.tenant("acme")
-        await hub.hub.deletion.stop()
+        await hub.hub.deletion.periodic.stop()
         await hub.hub.deletion.begin(acme.tenant, actor="admin")
         assert await hub.hub.deletion.go_on()
         said = Message(message_id="m", role=Role.USER, parts=(Part(text="late"),))
@@ -217,7 +217,7 @@ async def test_a_tenant_that_is_deleted_cannot_be_enabled_or_renamed_meanwhile()
     async with house() as hub:
         acme = await hub.tenant("acme")
         tenants, deletions = Tenants(hub.hub.database), Deletions(hub.hub.database)
-        await hub.hub.deletion.stop()
+        await hub.hub.deletion.periodic.stop()
         await deletions.begin(acme.tenant, actor="admin")
         assert (await tenants.disable(acme.tenant, False)).disabled
         assert (await tenants.rename(acme.tenant, "apex")).name.startswith("deleted/")

@@ -161,16 +161,16 @@ def application(
         if settings.admin_token:
             await hub.tenants.admin(settings.admin_token)
         reach.remotes.refresh()
-        reach.registries.start()
-        scheduler.start()
+        reach.registries.periodic.start()
+        scheduler.periodic.start()
         if settings.retain_days:
-            retention.start()
+            retention.periodic.start()
 
     async def stop() -> None:
         if counter is not None:
             await counter.close()
-        await retention.stop()
-        await scheduler.stop()
+        await retention.periodic.stop()
+        await scheduler.periodic.stop()
         await hub.stop(settings.drain)
         await reach.close()
         await fetch.close()
@@ -448,7 +448,7 @@ class ExternalServices:
         (await self._guard.dial(parts.hostname or "", port)).close()
 
     async def close(self) -> None:
-        await self.registries.stop()
+        await self.registries.periodic.stop()
         await self.fetcher.close()
         await self._servers.close()
         if self._search is not None:

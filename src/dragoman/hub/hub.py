@@ -134,7 +134,6 @@ class Hub:
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
-        self._sweeper = BlobSweeper(database, blobs) if blobs is not None else None
         self.keys = keys or IdempotencyKeys(database)
         self.quotas = quotas or Quotas()
         self.metrics = metrics or HubMetrics()
@@ -155,6 +154,9 @@ class Hub:
             starts=lambda scope, task: self.engine.runner.runs(scope, task),
         )
         self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
+        self._periodic = [self.deletion.periodic, self._watch.periodic]
+        if blobs is not None:
+            self._periodic.append(BlobSweeper(database, blobs).periodic)
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
         self._counting: set[asyncio.Task[None]] = set()
@@ -177,16 +179,12 @@ class Hub:
         except BaseException:
             self._leave_folder()
             raise
-        self._watch.start()
-        self.deletion.start()
-        if self._sweeper is not None:
-            self._sweeper.start()
+        for work in self._periodic:
+            work.start()
 
     async def stop(self, drain: float = 10.0) -> None:
-        await self.deletion.stop()
-        await self._watch.stop()
-        if self._sweeper is not None:
-            await self._sweeper.stop()
+        for work in self._periodic:
+            await work.stop()
         self.record.close()
         await self.engine.stop(drain)
         if self._counting:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.store.artifacts import StoredFile
 from dragoman.hub.store.memory_search import MemoryEntry, Relation
+from dragoman.hub.store.schedules import RunInfo, ScheduleFields
 from dragoman.hub.store.spending import Spent
 from dragoman.hub.store.todos import Todo
 from dragoman.hub.store.usage import DayUsage
@@ -153,23 +154,7 @@ class MemoryGraph(Struct):
     relations: list[Relation]
 
 
-class ScheduleInfo(Struct):
-    id: int
-    agent_id: str
-    conversation_id: int
-    message: str
-    schedule_phrase: str
-    schedule_kind: str
-    """`once` or `recurring`."""
-    fire_at: int
-    recur_json: str
-    next_fire_at: int
-    status: str
-    created_at: int
-    updated_at: int
-    last_run_at: int
-    last_run_id: int
-    run_count: int
+class ScheduleInfo(ScheduleFields, frozen=True, kw_only=True):
     timezone: str
     next_run: str
 
@@ -184,19 +169,6 @@ class NewlyScheduled(OneSchedule):
 
 class Deleted(Struct):
     deleted: bool
-
-
-class RunInfo(Struct):
-    id: int
-    task_id: int
-    status: str
-    started_at: int
-    completed_at: int
-    request_id: str
-    result_summary: str
-    error_message: str
-    input_tokens: int
-    output_tokens: int
 
 
 class OneRun(Struct):

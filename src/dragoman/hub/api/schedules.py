@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
+from dragoman.hub.api.answers import ScheduleInfo
 from dragoman.hub.api.routes import (
     HEAD_OF_STREAM,
     ApiRequest,
@@ -22,7 +23,7 @@ from dragoman.hub.conversations.events import EventFrames, HubEvent
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
-from dragoman.hub.store.schedules import Schedule
+from dragoman.hub.store.schedules import RunInfo, Schedule, ScheduledRun, ScheduleFields
 from dragoman.hub.store.todos import OPEN, STATES
 
 
@@ -101,13 +102,12 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     api, schedules = RouteList("schedules"), scheduler.schedules
     all, one = "/v1/schedules", "/v1/schedules/{id}"
 
-    def show(schedule: Schedule) -> dict[str, Any]:
-        shown = _public(schedule)
-        return {
-            **shown,
-            "timezone": schedule.timezone or schedules.timezone,
-            "next_run": schedule.next_run(schedules.timezone),
-        }
+    def show(schedule: Schedule) -> ScheduleInfo:
+        return ScheduleInfo(
+            **{name: getattr(schedule, name) for name in ScheduleFields.__struct_fields__},
+            timezone=schedule.timezone or schedules.timezone,
+            next_run=schedule.next_run(schedules.timezone),
+        )
 
     async def find(request: ApiRequest) -> Schedule:
         found = await schedules.get(request.tenant.id, request.path_id())
@@ -158,7 +158,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     @api.add("GET", f"{one}/runs", "List the runs of a schedule, newest first.")
     async def runs_of(request: ApiRequest) -> Any:
         found = await schedules.runs(request.tenant.id, schedule=(await find(request)).id)
-        return page("runs", [_public(each) for each in found])
+        return page("runs", [_show_run(each) for each in found])
 
     filters = {
         "task_id": "Only those of this schedule.",
@@ -169,12 +169,12 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def runs(request: ApiRequest) -> Any:
         task, since = request.query_int("task_id"), request.query_int("since")
         found = await schedules.runs(request.tenant.id, schedule=task, since=since)
-        return page("runs", [_public(each) for each in found])
+        return page("runs", [_show_run(each) for each in found])
 
     @api.add("GET", "/v1/runs/{id}", "Get a run.")
     async def run(request: ApiRequest) -> Any:
         found = await schedules.run(request.tenant.id, request.path_id())
-        return {"run": _public(must_exist(found, "run", request.path["id"]))}
+        return {"run": _show_run(must_exist(found, "run", request.path["id"]))}
 
     stream_summary = "Stream notifications about runs, from now on or after `Last-Event-ID`."
 
@@ -193,7 +193,5 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     return api
 
 
-def _public(value: Any) -> dict[str, Any]:
-    """The fields that the API shows."""
-    fields = msgspec.structs.asdict(value)
-    return {name: field for name, field in fields.items() if name not in ("tenant_id", "generation")}
+def _show_run(run: ScheduledRun) -> RunInfo:
+    return RunInfo(**{name: getattr(run, name) for name in RunInfo.__struct_fields__})

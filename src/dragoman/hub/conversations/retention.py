@@ -4,20 +4,17 @@ without a task, and inline agents without a request. A request that has waited f
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import now
-from dragoman.errors import A2AError, keep_going
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.model.ids import timestamp
 
-log = logging.getLogger(__name__)
-
 BATCH = 500
+BATCH_PAUSE_SECONDS = 0.05
 CHECK_SECONDS = 60.0
 
 
@@ -28,15 +25,7 @@ class Retention:
         self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
         self._seen = 0
         """The last request that was checked; after the last one it starts again."""
-        self._working: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._working = asyncio.create_task(self._work(), name="dragoman-hub-retention")
-
-    async def stop(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait((self._working,))
+        self.periodic = PeriodicWork("deleting old requests", self._work, retry=CHECK_SECONDS)
 
     async def delete_batch(self) -> bool:
         """Delete one batch of each. True if there may be more."""
@@ -70,9 +59,5 @@ class Retention:
         self._seen = old[-1][0] if len(old) == BATCH else 0
         return len(old)
 
-    async def _work(self) -> None:
-        while True:
-            more = False
-            with keep_going(log, "deleting old requests", A2AError):
-                more = await self.delete_batch()
-            await asyncio.sleep(0.05 if more else CHECK_SECONDS)
+    async def _work(self) -> float:
+        return BATCH_PAUSE_SECONDS if await self.delete_batch() else CHECK_SECONDS

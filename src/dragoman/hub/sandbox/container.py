@@ -5,7 +5,6 @@ It starts with the first command of a tenant, and is removed when it is idle or 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import os
@@ -13,7 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.errors import Unavailable, keep_going
+from dragoman.errors import Unavailable
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.sandbox.child_process import start
 from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.observe.logs import redact
@@ -68,15 +68,14 @@ class Container:
         self._names: dict[str, str] = {}
         self._used: dict[str, float] = {}
         """When each tenant's container was last used."""
-        self._reaping: asyncio.Task[None] | None = None
+        self.periodic = PeriodicWork("removing idle containers", self._reap, retry=min(60.0, idle))
 
     async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
         name = self._names.setdefault(tenant, _name(tenant, folder))
         if tenant not in self._used or not await self._runs(name):
             await self._start(tenant, name, folder)
         self._used[tenant] = self._clock()
-        if self._reaping is None:
-            self._reaping = asyncio.create_task(self._reap())
+        self.periodic.start()
         return [self._program, "exec", f"--workdir={WORKSPACE}", name, "sh", "-c", command], _environment()
 
     async def clear(self, tenant: str) -> None:
@@ -84,9 +83,7 @@ class Container:
         await self._remove(tenant)
 
     async def close(self) -> None:
-        if self._reaping is not None:
-            self._reaping.cancel()
-            await asyncio.wait((self._reaping,))
+        await self.periodic.stop()
         for tenant in list(self._used):
             await self._remove(tenant)
 
@@ -98,11 +95,9 @@ class Container:
                 await self._remove(tenant)
                 self._counted("container_reaped", 1)
 
-    async def _reap(self) -> None:
-        while True:
-            await asyncio.sleep(min(60.0, self._idle))
-            with keep_going(log, "removing idle containers", Unavailable):
-                await self.reap()
+    async def _reap(self) -> float:
+        await self.reap()
+        return min(60.0, self._idle)
 
     async def _runs(self, name: str) -> bool:
         code, output = await self._docker("inspect", "--format={{.State.Running}}", name)

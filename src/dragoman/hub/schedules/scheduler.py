@@ -20,6 +20,7 @@ from dragoman.hub.conversations.events import HubEvent
 from dragoman.hub.conversations.message_input import read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.store.schedules import PAUSED, WAITING, Schedule, ScheduledRun, Schedules
 from dragoman.hub.store.tenants import Tenant
 
@@ -34,15 +35,7 @@ class Scheduler:
         self._hub, self.schedules = hub, schedules
         self._changed = asyncio.Event()
         """Set and replaced when something happens to a run."""
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        self.periodic = PeriodicWork("running schedules", self._check, retry=CHECK_SECONDS)
 
     async def run_due(self) -> None:
         """Start due schedules, and end runs whose request has ended."""
@@ -67,10 +60,9 @@ class Scheduler:
             if await self._hub.tenants.acting(tenant.id, tenant.generation, expired=False) is None:
                 return
 
-    async def _loop(self) -> None:
-        while True:
-            await self._log_errors(self.run_due())
-            await asyncio.sleep(CHECK_SECONDS)
+    async def _check(self) -> float:
+        await self.run_due()
+        return CHECK_SECONDS
 
     async def _log_errors(self, work: Awaitable[None]) -> None:
         """Log an error and continue: one failure must not stop the others."""

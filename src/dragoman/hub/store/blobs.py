@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
-from dragoman.errors import A2AError, Unavailable, keep_going
+from dragoman.errors import A2AError, Unavailable
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -142,15 +143,7 @@ class BlobSweeper:
 
     def __init__(self, database: Database, blobs: Blobs) -> None:
         self._db, self._blobs = database, blobs
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        self.periodic = PeriodicWork("deleting unused contents of files", self._sweep, retry=SWEEP_SECONDS)
 
     async def delete_unused(self, before: float | None = None) -> int:
         """Delete contents that nobody has used since before a time. Returns how many."""
@@ -162,11 +155,9 @@ class BlobSweeper:
             count += len(keys)
         return count
 
-    async def _loop(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            with keep_going(log, "deleting unused contents of files", A2AError):
-                await self.delete_unused()
+    async def _sweep(self) -> float:
+        await self.delete_unused()
+        return SWEEP_SECONDS
 
 
 def open_blobs(where: str, folder: Path | None) -> Blobs:

@@ -92,14 +92,16 @@ _AGENT_OF = "select agent_id from schedules where id = ?"
 _ONE_RUN = f"select {_RUN} from runs where tenant_id = ? and id = ?"
 
 
-class Schedule(Struct, frozen=True, kw_only=True):
+class ScheduleFields(Struct, frozen=True, kw_only=True):
+    """What the API shows of a schedule."""
+
     id: int
-    tenant_id: int
     agent_id: str
     conversation_id: int
     message: str
     schedule_phrase: str
     schedule_kind: str
+    """`once` or `recurring`."""
     fire_at: int
     recur_json: str
     next_fire_at: int
@@ -109,6 +111,10 @@ class Schedule(Struct, frozen=True, kw_only=True):
     last_run_at: int
     last_run_id: int
     run_count: int
+
+
+class Schedule(ScheduleFields, frozen=True, kw_only=True):
+    tenant_id: int
     generation: int
     """The number of the token that it was created or resumed with: it is due while that is valid. 0: of none."""
 
@@ -132,9 +138,10 @@ class Schedule(Struct, frozen=True, kw_only=True):
         return datetime.fromtimestamp(self.next_fire_at, zone).isoformat()
 
 
-class ScheduledRun(Struct, frozen=True, kw_only=True):
+class RunInfo(Struct, frozen=True, kw_only=True):
+    """What the API shows of a run."""
+
     id: int
-    tenant_id: int
     task_id: int
     status: str
     started_at: int
@@ -144,6 +151,10 @@ class ScheduledRun(Struct, frozen=True, kw_only=True):
     error_message: str
     input_tokens: int
     output_tokens: int
+
+
+class ScheduledRun(RunInfo, frozen=True, kw_only=True):
+    tenant_id: int
 
 
 class Schedules:

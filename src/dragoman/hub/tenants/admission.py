@@ -31,6 +31,7 @@ from dragoman.errors import (
 )
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.policies import Policies
@@ -350,27 +351,16 @@ class TenantWatch:
             quotas,
             stop_tenant,
         )
-        self._task: asyncio.Task[None] | None = None
+        self._seen: int | None = None
+        """The version of the database at the last check."""
+        self.periodic = PeriodicWork("checking tenants for changes", self._check, retry=1.0)
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-
-    async def _loop(self) -> None:
-        seen, pause = None, WATCH_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            pause = 1.0
-            with keep_going(log, "checking tenants for changes", A2AError):
-                if (now := await self._database.version()) == seen:
-                    pause = WATCH_SECONDS
-                    continue
-                if all(await asyncio.gather(*map(self._check_tenant, self._quotas.counts()))):
-                    seen, pause = now, WATCH_SECONDS
+    async def _check(self) -> float:
+        if (now := await self._database.version()) != self._seen:
+            if not all(await asyncio.gather(*map(self._check_tenant, self._quotas.counts()))):
+                return 1.0
+            self._seen = now
+        return WATCH_SECONDS
 
     async def _check_tenant(self, key: str) -> bool:
         """Stop one tenant's tasks if necessary. False: try again."""

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from dragoman.engine.protocols import Store
-from dragoman.errors import A2AError, keep_going
+from dragoman.errors import A2AError
+from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.sandbox.folder_copy import remove
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.deletions import DeletedTenant, Deletions
@@ -39,15 +40,10 @@ class TenantDeletion:
         self._store, self._folder = store, folder
         self.deletions = Deletions(database)
         self._wake = asyncio.Event()
-        self._working: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._working = asyncio.create_task(self._work(), name="dragoman-hub-deletion")
-
-    async def stop(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait((self._working,))
+        self._next_sweep, self._since = 0.0, 0
+        self.periodic = PeriodicWork(
+            "deleting tenants", self._work, retry=CHECK_SECONDS, expected=(A2AError, OSError)
+        )
 
     async def begin(self, tenant: Tenant, *, actor: str) -> None:
         """Shut the tenant out. The rest is done soon."""
@@ -93,18 +89,16 @@ class TenantDeletion:
             if tenant.done_at:
                 await self._delete_tasks(str(tenant.id))
 
-    async def _work(self) -> None:
-        swept, since = float("-inf"), 0
-        while True:
-            with keep_going(log, "deleting tenants", A2AError, OSError):
-                await self.go_on()
-                if time.monotonic() - swept > SWEEP_SECONDS:
-                    await self.sweep(since)
-                    swept, since = time.monotonic(), int(time.time()) - LATE_SECONDS
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._wake.wait()
+    async def _work(self) -> float:
+        self._wake.clear()
+        await self.go_on()
+        if time.monotonic() > self._next_sweep:
+            await self.sweep(self._since)
+            self._next_sweep, self._since = time.monotonic() + SWEEP_SECONDS, int(time.time()) - LATE_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self._wake.wait()
+        return 0.0
 
 
 def delete_folder(workspaces: Path, key: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dragoman.errors import InvalidParams, keep_going
+from dragoman.hub.periodic import PeriodicWork
 
 log = logging.getLogger(__name__)
 
@@ -71,19 +72,10 @@ class RegistryWatch:
 
     def __init__(self, files: Sequence[RegistryFile[Any]], *, seconds: float = CHECK_SECONDS) -> None:
         self._files, self._seconds = files, seconds
-        self._watching: asyncio.Task[None] | None = None
+        self.periodic = PeriodicWork("reading registries again", self._check, retry=seconds)
 
-    def start(self) -> None:
-        self._watching = asyncio.create_task(self._watch(), name="dragoman-hub-registries")
-
-    async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait((self._watching,))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._seconds)
-            for file in self._files:
-                with keep_going(log, "reading a registry again"):
-                    await file.check()
+    async def _check(self) -> float:
+        for file in self._files:
+            with keep_going(log, "reading a registry again"):
+                await file.check()
+        return self._seconds
