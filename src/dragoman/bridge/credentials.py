@@ -24,7 +24,7 @@ import time
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -36,9 +36,6 @@ from dragoman.client.transport.transport import Transport
 from dragoman.errors import Unauthenticated
 from dragoman.model.ops import Call
 from dragoman.observe.shared_memory import SharedSecrets
-
-if TYPE_CHECKING:
-    from dragoman.bridge.settings import UpstreamSettings
 
 _CALL: ContextVar[Call | None] = ContextVar("dragoman_bridge_call", default=None)
 _MAX_CALLERS = 10_000
@@ -119,9 +116,8 @@ def read_credentials(given: Any) -> Any:
         raise ValueError(f"credentials: {error}") from error
 
 
-def depends_on_caller(settings: UpstreamSettings) -> bool:
-    """True if the agent sees which of our callers calls."""
-    given = settings.credentials
+def depends_on_caller(given: Any) -> bool:
+    """True if an agent that is shown these credentials sees which of our callers calls."""
     return isinstance(given, dict) and given.get("type") in ("caller", "token_exchange")
 
 
@@ -143,15 +139,15 @@ class acting_for:
 class RouteCredentials:
     """The credentials of one route. `given` is for `connect(credentials=)`."""
 
-    def __init__(self, settings: UpstreamSettings) -> None:
-        """Raises `ValueError`."""
-        self.per_caller = depends_on_caller(settings)
+    def __init__(self, credentials: Any, certificate: str = "") -> None:
+        """Both as in the settings of a route. Raises `ValueError`."""
+        self.per_caller = depends_on_caller(credentials)
         self._remembered: OrderedDict[tuple[str, str], tuple[dict[str, str], float]] = OrderedDict()
         self._returned: dict[tuple[str, str], asyncio.Event] = {}
         self._shared: SharedSecrets | None = None
         self._route = ""
         self._tokens = _OwnTransport()
-        self.given = ClientCertificate(settings.certificate) if settings.certificate else self._make(settings)
+        self.given = ClientCertificate(certificate) if certificate else self._make(credentials)
 
     async def close(self) -> None:
         self._remembered.clear()
@@ -234,8 +230,8 @@ class RouteCredentials:
             raise CallerAway("this agent is called with your own credentials: send a request with them")
         return held
 
-    def _make(self, settings: UpstreamSettings) -> Any:
-        given = read_credentials(settings.credentials)
+    def _make(self, credentials: Any) -> Any:
+        given = read_credentials(credentials)
         match given:
             case CallerSettings():
                 return _CallerCredential(self)

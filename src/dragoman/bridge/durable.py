@@ -31,6 +31,7 @@ from dragoman.bridge.credentials import CallerAway
 from dragoman.bridge.errors import MAX_MESSAGE_CHARS
 from dragoman.bridge.upstream import Upstream
 from dragoman.client.deduplicate import missed_events
+from dragoman.client.resumable_stream import Stalled
 from dragoman.client.retry import can_repeat
 from dragoman.engine.delegate import Outcome, cancel_child, make_call, seconds_to_wait
 from dragoman.engine.recorded import Recorded
@@ -83,6 +84,10 @@ FORGOTTEN = "The agent behind this bridge does not know its task any more."
 CALLER_AWAY = (
     "The agent behind this bridge is called with your own credentials, and the bridge has none of yours now. "
     "Any request of yours with valid credentials lets the task go on."
+)
+STALLED = (
+    "The agent behind this bridge says that it works on its task, but nothing came of it after the connection was lost. "
+    "It was told to cancel it. It may have done a part of the work."
 )
 TOO_MUCH = "The agent behind this bridge said more than one task may hold here, and was stopped."
 UNCERTAIN = (
@@ -343,6 +348,10 @@ class _Follower:
                 await self._stop_upstream(call)
             raise
         except A2AError as error:
+            if isinstance(
+                error, Stalled
+            ):  # if somebody does work on it, it may not go on after we call it failed
+                await self._stop_upstream(call)
             refused = isinstance(error, CallerAway) or can_repeat(error, _ANY_MESSAGE, deduplicates=False)
             if self._child is None and self._may_have_sent and refused:
                 await record.record(SENT, False)
@@ -606,6 +615,8 @@ class _Follower:
         state, why = TaskState.FAILED, UNREACHABLE
         if isinstance(error, Uncertain | TooMuch):
             why = error.message
+        elif isinstance(error, Stalled):
+            why = STALLED
         elif isinstance(error, TaskNotFound) and self._child is not None:
             why = FORGOTTEN
         elif isinstance(error, Unauthenticated | Forbidden) and not self._upstream.shows_callers:

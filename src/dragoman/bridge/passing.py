@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.bridge.bridged_agent import BridgedAgent
 from dragoman.bridge.errors import for_callers
 from dragoman.bridge.upstream import Upstream
 from dragoman.engine.delegate import MAX_DEPTH
@@ -40,9 +41,6 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
-
-if TYPE_CHECKING:
-    from dragoman.bridge.route import BridgedAgent
 
 R = TypeVar("R", bound=Request)
 

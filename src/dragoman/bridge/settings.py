@@ -69,6 +69,9 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long one operation may take. A stream may go on for longer, if something comes that often."""
     wait: Seconds = 300.0
     """How long a durable task waits for an agent that is away before it fails."""
+    stalled: Annotated[float, Meta(ge=0, le=86_400)] = 900.0
+    """How long a durable task may show nothing new while the agent calls it working and nobody seems to work on it; 0: for ever.
+    `client.resumable_stream` says when that is."""
     concurrency: Count | None = None
     """Operations of all callers at a time, streams included."""
     max_task_mb: Count = 256
@@ -301,7 +304,7 @@ def check_route(name: str, route: RouteSettings) -> None:
         read_credentials(route.credentials)
     except ValueError as error:
         raise InvalidBridge(f"{name}: {error}") from error
-    if depends_on_caller(route) and route.mode == DURABLE and not knows_callers:
+    if depends_on_caller(route.credentials) and route.mode == DURABLE and not knows_callers:
         raise InvalidBridge(
             f"{name}: credentials of callers are kept for each of them, so they have to say who they are: give auth, "
             'or use mode = "pass"'
@@ -323,7 +326,7 @@ def check_route(name: str, route: RouteSettings) -> None:
 def shares_tasks(route: RouteSettings) -> bool:
     """True if callers of this route could see each other's tasks: the agent cannot tell them apart."""
     known = bool(route.auth and route.auth.schemes())
-    return route.mode == PASS and known and not depends_on_caller(route)
+    return route.mode == PASS and known and not depends_on_caller(route.credentials)
 
 
 def _read(path: Path, where: list[str], given: Any, kind: type[Any]) -> Any:

@@ -146,7 +146,7 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, *, name: str) -> None:
         self.settings, self.name = settings, name
         self.observer: Observer | None = None
-        self._credentials = RouteCredentials(settings)
+        self._credentials = RouteCredentials(settings.credentials, settings.certificate)
         guard = None if settings.allow_private else OutboundGuard()
         for url in (*settings.addresses, settings.signed_by):
             if guard is not None:
@@ -515,7 +515,7 @@ class _Server:
         """The open streams of all connections to all servers of the agent."""
         attempts = 1 if several else settings.retries + 1
         silence = min(Policy().silence, settings.timeout or Policy().silence)
-        self._policy = Policy(attempts=attempts, silence=silence)
+        self._policy = Policy(attempts=attempts, silence=silence, stalled=settings.stalled)
         if several:
             self._policy = replace(self._policy, patience=_FAILOVER_PATIENCE_SECONDS)
         self._connection: _Connection | None = None

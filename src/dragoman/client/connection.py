@@ -26,6 +26,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.network import AddressGuard, HttpTransport
 from dragoman.client.transport.tap import Tap, TappedTransport
 from dragoman.client.transport.transport import NotSent, Transport
+from dragoman.dialects.cards import era_of
 from dragoman.errors import A2AError, Unauthenticated, Unreachable
 from dragoman.model.card import AgentCard
 
@@ -209,8 +210,13 @@ async def _open(transport: AuthorizedTransport, where: Any, options: Options) ->
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else routes[0].url))
     transport.credential = choose_credential(options, found.card, transport.origin)
     peer = RoutedPeer(routes, transport, silence=options.policy.silence, dialects=cache.dialects)
-    streams = bool(found.card.capabilities.streaming)
-    return Link(found, peer, RetryingService(peer, options.policy, streams=streams), transport)
+    service = RetryingService(
+        peer,
+        options.policy,
+        streams=bool(found.card.capabilities.streaming),
+        stops_unread=era_of(found.document, found_at=found.url) == "0.2",
+    )
+    return Link(found, peer, service, transport)
 
 
 async def _find_card(

@@ -4,6 +4,16 @@ A stream is read across all the connections that it takes. If a connection break
 the agent does not offer that, the client polls the task. A Dragoman server continues a subscription after the last event
 (`Last-Event-ID`). With other servers the peer's current task is compared with what was received (`deduplicate.py`). Each
 event is passed on once.
+
+A task may be called working for ever, though nobody works on it. `Policy.stalled` limits how long that is believed. It is only
+doubted if the stream in which the task was followed is lost, and one of these holds:
+
+* The card offers streams, and the agent refuses a subscription to the task, or ends it before the task ends.
+* The card is of 0.2. The usual server of that version, a2a-sdk 0.2, stops a task whose stream is lost. It takes a subscription then,
+  and sends keep-alives only.
+
+Any news of the task begins the time again. A subscription that stays open in any other version is never doubted, and neither is
+an agent that does not stream, nor a Dragoman server.
 """
 
 from __future__ import annotations
@@ -57,13 +67,25 @@ _MAX_STATUSES = 1000
 """How many received statuses are compared with a stream that starts again."""
 
 
-class RetryingService:
-    """A `Service` on top of a peer's. `streams`: the card offers streaming."""
+class Stalled(A2AError):
+    """The agent calls a task working, and nobody seems to work on it."""
 
-    def __init__(self, peer: Peer, policy: Policy | None = None, *, streams: bool = True) -> None:
+
+class RetryingService:
+    """A `Service` on top of a peer's. `streams`: the card offers streaming. `stops_unread`: the agent may have stopped a task
+    whose stream was lost, and not say so."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        policy: Policy | None = None,
+        *,
+        streams: bool = True,
+        stops_unread: bool = False,
+    ) -> None:
         self.peer = peer
         self.policy = policy or Policy()
-        self.streams = streams
+        self.streams, self.stops_unread = streams, stops_unread
         self._calls = RetryingCalls(peer, self.policy)
         self.open_streams: set[ResumableStream] = set()
         """Streams that are being read. Services of the same agent may share it: a cancel through one ends streams of all."""
@@ -84,7 +106,9 @@ class RetryingService:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         call = _with_key(call) if isinstance(request, SendMessage) else call
-        stream = ResumableStream(self._calls, call, request, streams=self.streams)
+        stream = ResumableStream(
+            self._calls, call, request, streams=self.streams, stops_unread=self.stops_unread
+        )
         self.open_streams.add(stream)
         try:
             async with aclosing(stream.read()) as batches:
@@ -119,7 +143,13 @@ class ResumableStream:
     """One stream that is being read."""
 
     def __init__(
-        self, calls: RetryingCalls, call: Call, request: SendMessage | SubscribeToTask, *, streams: bool
+        self,
+        calls: RetryingCalls,
+        call: Call,
+        request: SendMessage | SubscribeToTask,
+        *,
+        streams: bool,
+        stops_unread: bool = False,
     ) -> None:
         self._calls = calls
         self._peer = calls.peer
@@ -151,6 +181,16 @@ class ResumableStream:
         """When something came last."""
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._stops_unread = stops_unread
+        self._lost = isinstance(request, ResumeTask)
+        """The stream in which the task was followed is lost."""
+        self._refused = False
+        """The peer does not let us subscribe to the task."""
+        self._seen: Task | None = None
+        """The task as the peer showed it last, since nobody may be working on it."""
+        self._news_at = 0.0
+        """When that changed."""
+        self._stalled = False
 
     @property
     def task_id(self) -> str:
@@ -179,11 +219,21 @@ class ResumableStream:
         if self._peer.is_dragoman:
             return
         loop = asyncio.get_running_loop()
-        quiet = loop.time() - self._heard
-        if quiet < _QUIET_SECONDS or self._wait is None:
-            self._timer = loop.call_later(max(_CLOSE_SECONDS, _QUIET_SECONDS - quiet), self._watch)
+        quiet, limit = loop.time() - self._heard, self._quiet_seconds
+        if quiet < limit or self._wait is None:
+            self._timer = loop.call_later(max(min(_CLOSE_SECONDS, limit), limit - quiet), self._watch)
         else:
             self._asking = loop.create_task(self._ask_whether_it_ended())
+
+    @property
+    def _quiet_seconds(self) -> float:
+        return min(_QUIET_SECONDS, self._policy.stalled) if self._may_have_stalled else _QUIET_SECONDS
+
+    @property
+    def _may_have_stalled(self) -> bool:
+        """Perhaps nobody works on the task any more, whatever the peer calls it."""
+        signs = self._refused or (self._lost and self._stops_unread)
+        return signs and self._streams and self._policy.stalled > 0 and not self._peer.is_dragoman
 
     async def _ask_whether_it_ended(self) -> None:
         loop = asyncio.get_running_loop()
@@ -196,8 +246,20 @@ class ResumableStream:
                 if self._heard == before and self._wait is not None:
                     self.stop_waiting(task)
                     return
+            if task is not None and self._heard == before and self._has_stalled(task):
+                self._stalled = True
+                self.stop_waiting()
+                return
         self._heard = loop.time()
-        self._timer = loop.call_later(_QUIET_SECONDS, self._watch)
+        self._timer = loop.call_later(self._quiet_seconds, self._watch)
+
+    def _has_stalled(self, task: Task) -> bool:
+        """True if nothing is new in a task for so long that nobody can be working on it. `task`: as it is now."""
+        now = asyncio.get_running_loop().time()
+        if not self._may_have_stalled or task.state.over or task != self._seen:
+            self._seen, self._news_at = task, now
+            return False
+        return now - self._news_at >= self._policy.stalled
 
     async def read(self) -> AsyncGenerator[Batch]:
         self._heard = asyncio.get_running_loop().time()
@@ -218,6 +280,9 @@ class ResumableStream:
                 error = raised
             if self._is_done(clean=error is None):
                 return
+            if self._stalled:
+                raise _stalled_for(self._policy)
+            self._lost = True
             if self._forgot:
                 raise error or Unreachable("the stream ended before the task did")
             if self._progress:
@@ -255,13 +320,17 @@ class ResumableStream:
         if self._polls and self._fold.task_id:
             return self._poll
         if error is None:
-            return self._poll if failures > 2 else None  # the peer accepts subscriptions, and sends nothing
+            if failures <= 2:
+                return None
+            self._refused = True  # the peer accepts subscriptions, and sends nothing
+            return self._poll
         if is_transient(error):
             fails = isinstance(error, Unavailable) and failures >= self._policy.attempts
             return self._poll if fails and self._fold.task_id and not self._peer.is_dragoman else None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
         if isinstance(request, SubscribeToTask) and not isinstance(error, Unauthenticated | Forbidden):
+            self._refused = True
             return self._poll  # it cannot be subscribed to, perhaps because it is finished
         raise error
 
@@ -393,6 +462,8 @@ class ResumableStream:
                 interval = self._policy.shortest
             if self._fold.over and not self._awaits_authorization():
                 return
+            if self._has_stalled(task):
+                raise _stalled_for(self._policy)
             await asyncio.sleep(interval)
             interval = min(self._policy.longest, interval * 1.5)
 
@@ -413,6 +484,10 @@ class ResumableStream:
             async with aclosing(self._poll()) as batches:
                 async for batch in batches:
                     yield batch
+
+
+def _stalled_for(policy: Policy) -> Stalled:
+    return Stalled(f"the agent calls the task working, and nothing came of it for {policy.stalled:g} s")
 
 
 def _with_key(call: Call) -> Call:

@@ -46,6 +46,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The longest wait between attempts, in seconds."""
     silence: float = 60.0
     """After so many seconds without even a keep-alive, a stream counts as dead and is opened again."""
+    stalled: float = 0.0
+    """After so many seconds without news, a task whose stream was lost, and on which nobody seems to work, raises `Stalled`.
+    `ResumableStream` says when that is. 0: never."""
 
 
 def is_transient(error: A2AError) -> bool:

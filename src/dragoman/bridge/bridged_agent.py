@@ -1,0 +1,120 @@
+"""The agent behind a route, as our engine and our bindings see it: its card, and who may call it for what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from dragoman.agent.agent import Agent
+from dragoman.auth.requirements import need
+from dragoman.bridge.card import rewrite_card
+from dragoman.bridge.durable import follow
+from dragoman.bridge.settings import DURABLE, AuthSettings, RouteSettings
+from dragoman.bridge.upstream import Upstream, Verdict
+from dragoman.engine.records import Mail
+from dragoman.engine.turn import Turn
+from dragoman.errors import Forbidden, InvalidParams, Unavailable
+from dragoman.model.card import AgentCard, Capabilities
+from dragoman.model.ops import Call, GetExtendedCard, Principal, Request, Scope, SendMessage
+
+
+class BridgedAgent(Agent):
+    """Also in mode `pass`, where `passing.PassingService` takes the place of the engine."""
+
+    def __init__(self, name: str, settings: RouteSettings, upstream: Upstream) -> None:
+        auth = (settings.auth or AuthSettings()).schemes(settings.scopes)
+        super().__init__(
+            name, versions=settings.versions, auth=auth, private_card=settings.private_card, id=name
+        )
+        self.settings, self.upstream = settings, upstream
+        self.peer = f"upstream:{name}"
+        self.authorize = self._check_caller
+        self._shown: tuple[AgentCard, Verdict, AgentCard] | None = None
+        """The upstream's card, the verdict on it, and what was made of them."""
+
+    @property
+    def card(self) -> AgentCard:
+        """The card to show; as long as the upstream's is not known, one that says nothing about it."""
+        upstream, verdict = self.upstream.known or self._unknown_card(), self.upstream.verdict
+        if self._shown is None or self._shown[0] is not upstream or self._shown[1] != verdict:
+            card = rewrite_card(
+                upstream,
+                mode=self.settings.mode,
+                auth=self.auth,
+                skills=self.settings.skills,
+                verdict=verdict,
+            )
+            self._shown = upstream, verdict, card
+        return self._shown[2]
+
+    def published_card(self) -> AgentCard:
+        """`card`. Raises `Unavailable` while the upstream's is not known."""
+        if self.upstream.known is None:
+            raise Unavailable("the agent behind this address has not been reached yet", retry_after=1)
+        return self.card
+
+    def _unknown_card(self) -> AgentCard:
+        if self._unknown is None:
+            self._unknown = AgentCard(
+                name=self.name,
+                description=self.name,
+                capabilities=Capabilities(streaming=self.settings.mode == DURABLE),
+            )
+        return self._unknown
+
+    _unknown: AgentCard | None = None
+
+    # -- what the engine asks ----------------------------------------------------------------------------------
+
+    def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
+        """Check the skill that a message names. True: the answer of the upstream may be a bare Message."""
+        named = _skill_named(request.message.metadata, request.metadata)
+        if named is None and first is not None:
+            named = _skill_named(first.message.metadata, first.metadata)
+        self.check_skill(named, principal)
+        return first is None
+
+    def check_skill(self, named: Any, principal: Principal) -> None:
+        """Raises `Forbidden` if the caller may not use the skill. A message that names none may be for any of them."""
+        skills = self.settings.skills
+        if not skills:
+            return
+        if named is None:
+            needed = {scope for skill in skills.values() for scope in skill.scopes}
+            need(needed, principal, "a message that names no skill")
+            return
+        if not isinstance(named, str):
+            raise InvalidParams("metadata.skillId is a text")
+        settings = skills.get(named)
+        if settings is None:
+            return
+        if settings.hidden:
+            raise InvalidParams(f"there is no skill {named[:80]!r} here")
+        need(settings.scopes, principal, f"skill {named!r}")
+
+    async def _check_caller(self, call: Call, request: Request) -> None:
+        allowed = self.settings.callers
+        if allowed and call.principal.id not in allowed:
+            raise Forbidden("you may not call this agent")
+        self.upstream.remember_caller(call)
+
+    async def extended_card(self, principal: Principal) -> AgentCard | None:
+        """The upstream's extended card, with the skills that this caller may use."""
+        call = Call(scope=Scope(principal.tenant, self.id, principal.id), principal=principal)
+        card: AgentCard = await self.upstream.call(call, GetExtendedCard())
+        return rewrite_card(
+            card,
+            mode=self.settings.mode,
+            auth=self.auth,
+            skills=self.settings.skills,
+            verdict=self.upstream.verdict,
+            principal=principal,
+        )
+
+    def work(self, turn: Turn) -> Awaitable[None]:
+        return follow(turn, self.upstream, self.peer)
+
+
+def _skill_named(*metadata: dict[str, Any]) -> Any:
+    """The skill that a message names; None if it names none."""
+    return next((each["skillId"] for each in metadata if each.get("skillId")), None)
