@@ -101,7 +101,7 @@ async def test_questions_get_inputs_of_their_types(page: Page, server: Server) -
     await page.get_by_label("Which colour?").fill("red")
     await page.get_by_label("How many legs?").fill("4")
     await page.locator(".question").get_by_role("button", name="Answer").click()
-    await page.locator(".question").get_by_role("button", name="Yes").click()
+    await page.locator(".question").get_by_role("button", name="Approve").click()
     await expect(ended(page, "completed")).to_be_visible()
     await expect(page.locator(".answer").last).to_contain_text(
         "Ada, large, 7, Rome for 2, True, {'colour': 'red', 'legs': 4}, True"

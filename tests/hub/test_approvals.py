@@ -103,6 +103,7 @@ async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None
         id = told[-1][1]["request_id"]
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert listed["state"] == "input-required" and URL in listed["question"]
+        assert listed["details"] == asked["details"]
         assert hub.hub.quotas.of(acme.tenant.key) == {}, "it holds no slot while it waits"
         answered = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
         assert answered.status == 202
@@ -311,6 +312,21 @@ async def test_a_question_and_its_answer_survive_kill_9(tmp_path: Path) -> None:
         assert len((await call(hub.url, token, "GET", "/v1/schedules"))["schedules"]) == 1
     finally:
         await hub.kill()
+
+
+async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_one() -> None:
+    async with reading([f"/fetch {URL}", f"/fetch {URL}2", "Done."]) as (_, acme, pages):
+        id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        (seen,) = (await acme("GET", "/v1/requests")).json["requests"]
+        path, yes = f"/v1/requests/{id}/answer", {"approved": True, "last_seq": seen["last_seq"]}
+        first, second = await asyncio.gather(acme("POST", path, yes), acme("POST", path, yes))
+        assert {first.status, second.status} <= {202, 409} and 202 in (first.status, second.status)
+        await rest(acme, {"request_id": id, "since_seq": seen["last_seq"]})
+        late = await acme("POST", path, yes)
+        assert late.status == 409 and "does not wait with this question any more" in late.json["error"]
+        assert pages.fetched == [URL]
+        (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert listed["state"] == "input-required" and listed["details"]["arguments"] == f"{URL}2"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from msgspec.structs import replace as replace_field
 
 from dragoman.console import CALLING_FEATURES, FEATURES, MODULES, Module, calling_modules, server_features
@@ -25,6 +26,7 @@ from dragoman.console.access import OPERATOR, TENANT, Access, OneTimeToken, Toke
 from dragoman.console.api import NO_SCOPE, SCOPED, Conflict, Console, ConsoleRequest, NotFound
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE
+from dragoman.console.tasks import key_of
 from dragoman.console.webhooks import Receivers
 from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
 from dragoman.hub.api.authentication import identify, mounts_by_agent
@@ -33,19 +35,18 @@ from dragoman.hub.api.scopes import scope_of
 from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import A2A, Hub
 from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.store.tokens import READ
 from dragoman.model.ops import Principal, Scope
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import Operators
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
-from dragoman.server.routes import ApiResponse, Pieces, Route, Table
+from dragoman.server.routes import ApiResponse, Pieces, Route, RouteList, Table
 from dragoman.server.runtime import is_loopback
 
 KEY_FILE = "console.key"
 NAMES_SECONDS = 5.0
 """How long the names of tenants are kept. A tenant may be renamed."""
-NAME_SECONDS = 5.0
-"""How long the name of a tenant is remembered."""
 
 
 class HubConsole:
@@ -149,6 +150,12 @@ class HubConsole:
         )
 
 
+class RequestTask(Struct, frozen=True):
+    """The task that a request of the native API is."""
+
+    key: str
+
+
 class _TenantNames:
     """`TenantNames` of a hub. Lists show many names, so they are read every few seconds; one that was changed is seen then."""
 
@@ -173,7 +180,17 @@ class _TenantNames:
 
 def hub_routes(console: Console, hub: Hub, native: Table) -> Sequence[Route]:
     """The routes of the native API, for viewers of the console. What changes something is in the audit."""
-    return [
+    api = RouteList("hub", access=SCOPED)
+
+    @api.add("GET", "/hub/tenants/{tenant}/requests/{id}/task", "The task of a request.", returns=RequestTask)
+    async def task_of(request: ConsoleRequest) -> RequestTask:
+        tenant = await _tenant(hub, request.caller, request.path["tenant"])
+        tenant.require(READ)
+        found = await hub.find(tenant, request.path["id"])
+        await hub.snapshot(tenant, found)
+        return RequestTask(key=key_of(Scope(tenant.key, found.agent_id, tenant.key), found.request_id))
+
+    return api + [
         _as_operator(console, route) if route.access == ADMIN else _as_tenant(console, hub, route)
         for route in native.routes
         if (route.access == ADMIN or scope_of(route)) and not route.streams

@@ -363,13 +363,21 @@ class Hub:
                 await self.store_answers(tenant, asked.conversation_id)
             yield batch
 
-    async def answer(self, tenant: Tenant, asked: StoredRequest, text: str) -> Snapshot:
-        """Answer the question that a request waits with. Returns its state before. Raises `Conflict` if it does not wait."""
+    async def answer(
+        self, tenant: Tenant, asked: StoredRequest, text: str, *, question: int | None = None
+    ) -> Snapshot:
+        """Answer the question that a request waits with. Returns its state before.
+
+        `question`: the `last_seq` with which the caller saw the question. Two answers with the same number are one. Raises `Conflict` if
+        the request does not wait, or not with this question any more.
+        """
         snapshot = await self.snapshot(tenant, asked)
         if not snapshot.state.interrupted:
             raise Conflict(f"request {asked.request_id!r} does not wait for an answer")
+        if question is not None and question != snapshot.seq:
+            raise Conflict(f"request {asked.request_id!r} does not wait with this question any more")
         message = Message(
-            message_id=secrets.token_hex(8),
+            message_id=secrets.token_hex(8) if question is None else f"{asked.request_id}-answer-{question}",
             task_id=asked.request_id,
             context_id=snapshot.context_id,
             role=Role.USER,

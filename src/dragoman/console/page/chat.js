@@ -11,6 +11,7 @@ import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenants.js
 
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;
+const MAIL = new Set(["message", "cancel"]);
 
 const conversations = new Map();
 const drafts = new Map();
@@ -189,7 +190,7 @@ export class Conversation {
     this.sendButton.disabled = this.busy;
     this.input.placeholder = this.task ? "Your answer" : "Message";
     fill(this.where,
-      busy ? [h("span.spinner", { "aria-hidden": "true" }), this.running.recovering ? "Connection lost; the task is stored and goes on." : this.running.fold.state ? stateName(this.running.fold.state) : "sending …"] : null,
+      busy ? [h("span.spinner", { "aria-hidden": "true" }), this.running.lost ? "Connection lost; the task is stored and goes on." : this.running.fold.state ? stateName(this.running.fold.state) : "sending …"] : null,
       this.context ? h("span.context", {}, "context ", this.agent ? h("a.mono", { href: `#tasks?context=${segment(this.context)}` }, line(this.context, 13)) : h("span.mono", {}, line(this.context, 13)),
         " ", h("button.link.small", { type: "button", onclick: () => { this.context = null; this.task = null; this.showState(); this.bubbleNote("A new conversation begins: the agent remembers nothing of the one above."); } }, "forget")) : null);
   }
@@ -303,6 +304,7 @@ export class Conversation {
 
   recordArrived(log, record) {
     if (log !== this.log) return;
+    if (this.question && !this.running && this.task === this.logTask && MAIL.has(record.kind) && record.seq > this.asker?.fold.last) this.answeredElsewhere(record);
     const turn = this.running;
     if (turn?.recovering && PUBLIC.has(record.kind)) {
       const event = eventOf(record);
@@ -323,7 +325,7 @@ export class Conversation {
       turn.add(button("Send again", () => { this.task = followed; this.send(message.parts, { skill: this.sent.skill || "" }); }, { class: "small" }));
       return this.end(turn);
     }
-    turn.recovering = true;
+    turn.recovering = turn.lost = true;
     this.log?.follow();
     this.showState();
     while (this.running === turn && this.log?.key === undefined) {
@@ -346,7 +348,24 @@ export class Conversation {
       this.task = fold.taskId;
       this.closeQuestion();
       this.ask(fold);
+      this.asker = turn;
     }
+    this.showState();
+    this.stick();
+  }
+
+  /** Somebody else answered the question, on another page or with another program: the answer is shown, and what comes after it. */
+  answeredElsewhere(record) {
+    this.closeQuestion();
+    this.task = null;
+    this.bubbleNote("Answered elsewhere.");
+    if (record.kind === "message") this.transcript.append(h("div.bubble.user", {}, partsView(dict(record.data).parts, { plain: true })));
+    const turn = new AnswerView(this);
+    turn.fold.last = record.seq;
+    turn.fold.identify(this.logTask, this.context);
+    turn.recovering = true;
+    this.running = turn;
+    this.transcript.append(turn.node);
     this.showState();
     this.stick();
   }
@@ -358,7 +377,7 @@ export class Conversation {
       await post("talk/cancel", { ...this.target, task, key: this.keyOf(task), credentials: this.credentials() });
       if (!this.running) {
         this.task = null;
-        this.closeQuestion();
+        this.closeQuestion("canceled");
         this.bubbleNote("The task is canceled.");
         this.showState();
       }
@@ -367,7 +386,12 @@ export class Conversation {
 
   // -- questions -----------------------------------------------------------------------------------------------
 
-  closeQuestion() { this.question?.remove(); this.question = null; }
+  /** The question is over: the answer that asked it says so. */
+  closeQuestion(word = "answered") {
+    this.question?.remove();
+    this.asker?.answered(word);
+    this.question = this.asker = null;
+  }
 
   ask(fold) {
     const mine = (this.question = h("div.question", { role: "group", "aria-label": "The agent asks" }));
@@ -380,9 +404,10 @@ export class Conversation {
     }
     const questions = questionsIn(message);
     const { schema, approval } = questions.length > 1 ? { schema: schemaOfAll(questions) } : questions[0] || {};
-    const yesNo = (comment) => h("div.row.wrap", {}, button("Yes", () => this.send([{ text: "yes" }]), { class: "primary" }),
-      button("No", () => this.send([comment?.value ? { data: { approved: false, comment: comment.value } } : { text: "no" }])), comment);
-    if (schema && isYesNo(schema)) return void mine.append(yesNo(approval ? h("input", { type: "text", placeholder: "Why not", "aria-label": "Why not" }) : null));
+    const yesNo = (yes = "Yes", no = "No", comment = null) => h("div.row.wrap", {}, button(yes, () => this.send([{ text: "yes" }]), { class: "primary" }),
+      button(no, () => this.send([comment?.value ? { data: { approved: false, comment: comment.value } } : { text: "no" }])), comment);
+    if (approval) return void mine.append(yesNo("Approve", "Refuse", h("input", { type: "text", placeholder: "Why not", "aria-label": "Why not" })));
+    if (schema && isYesNo(schema)) return void mine.append(yesNo());
     if (Array.isArray(schema?.enum) && schema.enum.length <= 8) {
       return void mine.append(h("div.row.wrap", {}, schema.enum.map((v) => button(line(String(v), 80), () => this.send([{ text: String(v) }])))));
     }
@@ -425,10 +450,10 @@ export class Conversation {
     for (const id of turn.fold.artifacts.keys()) turn.fold.touched.add(id);
     this.transcript.append(turn.node);
     turn.draw();
+    turn.fold.last = row.records ?? 0;
     this.followLog(key);
     if (turn.fold.settled) { turn.ended = true; this.end(turn); } else {
       this.running = turn;
-      turn.fold.last = row.records ?? 0;
       turn.recovering = true;
       this.showState();
     }
@@ -523,11 +548,14 @@ class AnswerView {
 
   /** True if a message says what the artifacts above it say: the agents of a hub do that, for clients that read one of them. */
   repeats(message) {
-    const said = partsText(message.parts).trim();
-    return said !== "" && [...this.fold.touched].map((id) => partsText(this.fold.artifacts.get(id)?.parts)).join("").trim() === said;
+    const said = partsText(message.parts).trim(), above = [...this.fold.touched].map((id) => partsText(this.fold.artifacts.get(id)?.parts).trim());
+    return said !== "" && (above.includes(said) || above.join("") === said);
   }
 
   /** Follow it no longer: the conversation goes on with another message. */
+  /** Its question has an answer, or the task has none any more: it does not wait. */
+  answered(word) { this.badge?.replaceWith(pill(word)); }
+
   leave() {
     this.stop.abort();
     this.ended = true;
@@ -542,7 +570,7 @@ class AnswerView {
     this.draw();
     const { fold, conversation } = this;
     this.recovering = false;
-    if (fold.state) this.foot.prepend(badge(fold.state), " ");
+    if (fold.state) this.foot.prepend((this.badge = badge(fold.state)), " ");
     if (conversation.agent && conversation.log && fold.taskId) this.foot.append(h("a.small", { href: `#task/${segment(conversation.log.key)}` }, "log of the task"));
   }
 }

@@ -2,12 +2,12 @@
 // what its agents cost.
 
 import { get, patch, post, put, del } from "./api.js";
-import { block, button, bytes, confirmed, copyButton, count, debounce, dialog, empty, failure, fill, h, line, list, pill, plural, segment, tabs, toast, when } from "./dom.js";
+import { block, button, bytes, confirmed, copyButton, count, debounce, dialog, dict, empty, failure, fill, h, line, list, pill, plural, segment, tabs, toast, when } from "./dom.js";
 import { diffLines } from "./diff.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
 
-const REFRESH_MS = 5000;
+const REFRESH_SECONDS = 5;
 const PAGE = 50;
 const DAYS = 30;
 const NUMBERS = new Set(["Calls", "Tokens in", "Cached", "Tokens out", "Messages", "Runs", "Size"]);
@@ -23,14 +23,15 @@ function table(name, heads, rows) {
 
 const cell = (label, content, attributes = {}) => h("td", { data: { label }, ...attributes }, content);
 
-/** A panel that is read when it is shown and every few seconds, but not while somebody types in it. */
+/** A panel that is read when it is shown and every few seconds (`busy`: every second), but not while somebody types in it. */
 function panel(load, { refresh = true } = {}) {
   const node = h("div.stackview");
-  let drawn = "";
+  let drawn = "", busy = false, ticks = 0;
   async function draw(force = false) {
     if (!force && (node.querySelector("input:focus, textarea:focus, select:focus") || !node.isConnected)) return;
     try {
-      const { content, state } = await load(() => draw(true));
+      const { content, state, ...more } = await load(() => draw(true));
+      busy = more.busy;
       const sign = JSON.stringify(state ?? null);
       if (!force && sign === drawn && drawn !== "null") return;
       drawn = sign;
@@ -41,7 +42,7 @@ function panel(load, { refresh = true } = {}) {
   }
   node.redraw = () => draw(true);
   draw(true);
-  if (refresh) node.timer = setInterval(draw, REFRESH_MS);
+  if (refresh) node.timer = setInterval(() => { if (busy || ++ticks % REFRESH_SECONDS === 0) draw(); }, 1000);
   return node;
 }
 
@@ -73,10 +74,10 @@ export function hubView(there, me) {
     const entries = [
       ["agents", "Agents", () => (item && tab === "agents" ? agentEditor(base, item, to) : agents(base, to))],
       ["conversations", "Conversations", () => (item && tab === "conversations" ? conversation(base, item, to) : conversations(base, to))],
-      ["requests", "Requests", () => requests(base)],
+      ["requests", "Requests", () => (item && tab === "requests" ? openTask(base, item) : requests(base, to))],
       ["memory", "Memory", () => memory(base)],
       ["files", "Files", () => files(base)],
-      ["schedules", "Schedules", () => schedules(base)],
+      ["schedules", "Schedules", () => schedules(base, to)],
       ["usage", "Usage", () => usage(`${base}/usage`, false)],
     ];
     let ready = false;
@@ -267,7 +268,7 @@ function conversation(base, id, to) {
       h("div.row.wrap", {}, h("h2", {}, line(one.title, 120) || `Conversation ${count(one.id)}`), pill(line(one.agent_id, 40)), h("a.button.small", { href: to("conversations") }, "All conversations"), button("Delete", remove, { class: "small danger" })),
       artifacts.length ? fileTable(base, artifacts) : null,
       messages.length ? h("div.messages", {}, messages.map((m) => h("article.bubble", { class: m.role === "user" ? "user" : "" },
-        h("div.small.muted", {}, line(m.role, 20), " · ", at(m.created_at), m.output_tokens ? ` · ${count(m.input_tokens)} tokens in, ${count(m.output_tokens)} out` : ""),
+        h("div.small.muted", {}, line(m.role, 20), " · ", at(m.created_at), m.output_tokens ? ` · ${count(m.input_tokens)} tokens in, ${count(m.output_tokens)} out` : "", m.request_id ? [" · ", taskOf(to, m.request_id)] : null),
         markdown(String(m.content ?? "").slice(0, 100_000))))) : empty("No messages", "")) };
   });
 }
@@ -276,19 +277,39 @@ function conversation(base, id, to) {
 
 const STATE_TONES = { completed: "good", failed: "bad", rejected: "bad", running: "busy", working: "busy", "input-required": "wait", "auth-required": "wait" };
 
-/** Yes and no for a request that asks whether a command may run. Other questions are answered in a chat. */
-function approval(base, r, again) {
-  if (r.state !== "input-required" || !r.approval) return null;
-  const say = (approved, said) => act(() => post(`${base}/requests/${segment(r.request_id)}/answer`, { approved }), again, said);
-  return h("div.row.wrap", {}, button("Approve", say(true, "The command runs."), { class: "small primary" }), button("Refuse", say(false, "The agent is told."), { class: "small" }));
+/** What a request waits for: yes and no for one that asks whether a command may run, all of which is shown. Others are answered in a chat. */
+function question(base, r, again, to) {
+  if (!r.question) return null;
+  const asks = h("div", { dir: "auto" }, block(r.question, { tag: "div.lines", first: 1000 }), dict(r.details).body ? block(r.details.body, { tag: "pre.code", first: 4000 }) : null);
+  if (!r.approval) return h("div.asksfor", {}, asks, h("a.button.small", { href: to("requests", r.request_id) }, "Open the task to answer"));
+  const why = h("input", { type: "text", placeholder: "Why not", "aria-label": `Why not ${line(r.request_id, 40)}`, maxlength: "500" });
+  const say = (approved, said) => async () => {
+    try {
+      await post(`${base}/requests/${segment(r.request_id)}/answer`, { approved, last_seq: r.last_seq, ...(approved ? {} : { comment: why.value }) });
+      toast(said);
+    } catch (error) { failure(error); }
+    again();
+  };
+  return h("div.asksfor", { role: "group", "aria-label": `Request ${line(r.request_id, 40)} asks` }, asks,
+    h("div.row.wrap", {}, button("Approve", say(true, "The command runs."), { class: "small primary" }), button("Refuse", say(false, "The agent is told."), { class: "small" }), why));
 }
 
-function requests(base) {
+/** The task of a request, where its log is. Also for a message or a run, which know the id of their request. */
+const taskOf = (to, request) => h("a.mono", { href: to("requests", request), title: "The task, with its log" }, line(request, 40));
+
+/** Goes from a request to its task. */
+function openTask(base, id) {
+  const node = h("div.stackview", {}, h("p.muted", {}, "The task is looked up …"));
+  get(`${base}/requests/${segment(id)}/task`).then(({ key }) => { if (node.isConnected) location.replace(`#task/${segment(key)}`); })
+    .catch((error) => fill(node, empty("There is no such request", line(error.message, 300))));
+  return node;
+}
+
+function requests(base, to) {
   return panel(async (again) => {
     const { requests: all } = await get(`${base}/requests`, { limit: 100 });
-    return { state: all, content: all.length ? table("Requests", ["Request", "Agent", "State", "Started", "Took", ""], all.map((r) => h("tr", {},
-      cell("Request", [h("code", {}, line(r.request_id, 40)), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null,
-        r.question ? h("div.question", { dir: "auto" }, line(r.question, 400)) : null, approval(base, r, again)], { class: "grow" }),
+    return { state: all, busy: all.some((r) => r.state === "running"), content: all.length ? table("Requests", ["Request", "Agent", "State", "Started", "Took", ""], all.map((r) => h("tr", {},
+      cell("Request", [taskOf(to, r.request_id), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null, question(base, r, again, to)], { class: "grow" }),
       cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}` }, line(r.agent_id, 40))),
       cell("State", pill(line(r.state, 30), STATE_TONES[r.state] || "idle")),
       cell("Started", at(r.started_at)), cell("Took", r.completed_at ? `${count(r.completed_at - r.started_at)} s` : "–"),
@@ -334,7 +355,7 @@ function files(base) {
   });
 }
 
-function schedules(base) {
+function schedules(base, to) {
   const phrase = h("input", { type: "text", placeholder: "every day at 09:00 in Europe/Berlin", "aria-label": "When", title: "A phrase, or a cron expression such as 0 9 * * mon-fri, and a time zone if it is not the hub's", required: true });
   const message = h("input", { type: "text", placeholder: "What to ask", "aria-label": "What to ask", required: true });
   const agent = h("input", { type: "text", placeholder: "index", "aria-label": "Agent" });
@@ -350,7 +371,7 @@ function schedules(base) {
         cell("What", line(s.message, 160), { class: "grow" }), cell("When", line(s.schedule_phrase, 80)), cell("Agent", line(s.agent_id, 40)),
         cell("Next", s.status === "active" ? [at(s.next_fire_at, until), h("div.muted", {}, line(s.next_run, 40))] : pill(line(s.status, 20))), cell("Runs", count(s.run_count), { class: "num" }),
         cell("", [s.status === "done" ? null : button(s.status === "active" ? "Pause" : "Resume", pause(s), { class: "small" }), " ", button("Delete", remove(s), { class: "small quiet" })], { class: "nowrap" })))) : empty("No schedules", "Say when, and what to ask."),
-      runs.length ? [h("h2", {}, "Runs"), table("Runs", ["Run", "State", "Started"], runs.slice(0, 50).map((r) => h("tr", {}, cell("Run", [h("code", {}, line(r.request_id, 40)), r.error ? h("div.errortext", {}, line(r.error, 200)) : null], { class: "grow" }), cell("State", pill(line(r.status, 30), STATE_TONES[r.status] || "idle")), cell("Started", at(r.started_at)))))] : null,
+      runs.length ? [h("h2", {}, "Runs"), table("Runs", ["Run", "State", "Started"], runs.slice(0, 50).map((r) => h("tr", {}, cell("Run", [r.request_id ? taskOf(to, r.request_id) : h("span.muted", {}, "not started"), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : r.result_summary ? h("div.small.muted", {}, line(r.result_summary, 200)) : null], { class: "grow" }), cell("State", pill(line(r.status, 30), STATE_TONES[r.status] || "idle")), cell("Started", at(r.started_at)))))] : null,
     ] };
   });
   const form = h("form.filters", { onsubmit: async (event) => {

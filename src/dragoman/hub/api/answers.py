@@ -56,6 +56,8 @@ class RequestState(Struct, omit_defaults=True):
     """What a request that waits asks."""
     approval: bool = False
     """It asks for yes or no."""
+    details: Any = None
+    """What it asks about. Of a command: `agent`, `command`, `arguments`, and its `body` if it has one."""
 
 
 class OneRequest(Struct):

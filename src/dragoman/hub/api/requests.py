@@ -20,6 +20,7 @@ from dragoman.hub.api.routes import (
     HEAD_OF_STREAM,
     ApiRequest,
     ApiResponse,
+    Natural,
     Route,
     RouteList,
     header_value,
@@ -60,6 +61,8 @@ class Answer(Struct, forbid_unknown_fields=True):
     approved: bool | None = None
     comment: str = ""
     message: str | None = None
+    last_seq: Natural | None = None
+    """That of the request when the question was seen: an answer never meets a later question."""
 
 
 class ExternalEvent(Struct):
@@ -160,7 +163,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         if not text.strip():
             raise InvalidParams("the answer has no text", fields=(("message", "is empty"),))
         found = await hub.find(request.tenant, request.path["id"])
-        before = await hub.answer(request.tenant, found, text)
+        before = await hub.answer(request.tenant, found, text, question=body.last_seq)
         return ApiResponse({"request_id": found.request_id, "since_seq": before.seq}, 202)
 
     @api.add("POST", f"{one}/cancel", "Cancel a running request.")

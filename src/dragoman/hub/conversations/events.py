@@ -271,6 +271,8 @@ def describe_request(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]
         questions = questions_in(snapshot.status.message.metadata)
         wants_yes = bool(questions) and all(question.approval for question in questions)
         waits = {"question": snapshot.status.message.text, "approval": wants_yes}
+        if len(questions) == 1 and questions[0].details is not None:
+            waits["details"] = questions[0].details
     return {
         **waits,
         "request_id": asked.request_id,
