@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.dialects import pieces
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.pieces import LARGE_BYTES, is_large, write_pieces
+from dragoman.dialects.pieces import LARGE_BYTES, write_pieces
 from dragoman.dialects.proto import v0_3 as grpc_0_3
 from dragoman.dialects.proto import v1_0 as grpc_1_0
 from dragoman.dialects.proto.codec import Codec
@@ -16,6 +16,7 @@ from dragoman.dialects.select import DIALECTS
 from dragoman.model import ops
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.task import Task, TaskState, TaskStatus
+from dragoman.server.pipeline import is_large
 
 LONG = 'tau \u03c4 \\ " \U0001f600 \x01\n' * 100
 PARTS: dict[str, tuple[Part, ...]] = {

@@ -15,7 +15,7 @@ from dragoman.model.ops import STREAM, SUBSCRIBE, StreamResponse, SubscribeToTas
 from dragoman.model.task import TaskState
 from dragoman.server import exchange
 from dragoman.server.limits import Limits
-from dragoman.server.sse import Frames
+from dragoman.server.pipeline import Frames
 from tests.server.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
 from tests.waiting import until
 

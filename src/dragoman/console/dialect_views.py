@@ -16,7 +16,7 @@ from dragoman.engine.records import KINDS, Mail, Record
 from dragoman.errors import A2AError
 from dragoman.model.ops import STREAM, SUBSCRIBE, Configuration, SendMessage, SubscribeToTask
 from dragoman.observe.redact import redact, suspicious
-from dragoman.server.sse import Frames
+from dragoman.server.pipeline import Frames
 
 JSONRPC = ("1.0", "0.3", "0.2", "0.2-type", "0.1", "draft", "arbiter")
 REST = ("1.0", "0.3")

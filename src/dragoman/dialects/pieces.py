@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ PIECE_BYTES = 1 << 20
 LARGE_BYTES = 24 << 20
 """What is smaller is written at once, in a few dozen milliseconds: an echo of the largest request is. Many of those in pieces
 would be in memory together."""
-_PART_BYTES = 64
+PART_BYTES = 64
 """Of a part beside its content."""
 _DATA_BYTES = 4 << 10
 """Assumed of a data part. Its size is not known before it is written."""
@@ -33,19 +32,6 @@ _SLICE = PIECE_BYTES // 3 * 3
 
 _EMPTY = Part(text="")
 _encode = msgspec.json.Encoder().encode
-
-
-def is_large(result: Any) -> bool:
-    """True for a task that takes more than `LARGE_BYTES`."""
-    if type(result) is not Task:
-        return False
-    size = 0
-    for each in result.artifacts + result.history:  # every answer with a task comes here: no calls for text
-        for part in each.parts:
-            size += _size(part) if part.text is None else len(part.text) + _PART_BYTES
-            if size > LARGE_BYTES:
-                return True
-    return False
 
 
 def write_pieces(dialect: Dialect, op: Op, task: Task, request: Request | None = None) -> Iterator[bytes]:
@@ -83,11 +69,12 @@ def _lists_of_parts(task: Task) -> Iterator[Sequence[Part]]:
         yield message.parts
 
 
-def _size(part: Part) -> int:
+def size_of(part: Part) -> int:
+    """About the bytes of its JSON."""
     if part.text is not None:
-        return len(part.text) + _PART_BYTES
+        return len(part.text) + PART_BYTES
     if part.raw is not None:
-        return len(part.raw) * 4 // 3 + _PART_BYTES
+        return len(part.raw) * 4 // 3 + PART_BYTES
     return _DATA_BYTES
 
 
@@ -96,7 +83,7 @@ def group_parts(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     group: list[Part] = []
     size = 0
     for part in parts:
-        taken = _size(part)
+        taken = size_of(part)
         if group and size + taken > PIECE_BYTES:
             yield group
             group, size = [], 0
@@ -110,7 +97,7 @@ def _write_parts(dialect: Dialect, parts: Sequence[Part]) -> Iterator[bytes]:
     opening = b"["
     for group in group_parts(parts):
         first = group[0] if group else _EMPTY
-        if _size(first) > PIECE_BYTES and (first.text is not None or first.raw is not None):
+        if size_of(first) > PIECE_BYTES and (first.text is not None or first.raw is not None):
             yield opening
             yield from _write_part(dialect, first)
         else:

@@ -21,7 +21,6 @@ from grpc import aio
 
 from dragoman.dialects import select
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.pieces import is_large
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.extensions import ExtensionCodec
 from dragoman.dialects.proto.messages import Numbered
@@ -37,14 +36,13 @@ from dragoman.errors import (
 )
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Batch, Op, Principal, ends_stream
+from dragoman.model.ops import STREAM, Batch, Op, Principal, ends_stream
 from dragoman.model.task import Task
 from dragoman.server.exchange import TooSlow
 from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
-from dragoman.server.pipeline import Parsed, collect, handle
-from dragoman.server.sse import pauses_of
+from dragoman.server.pipeline import PAUSES, Parsed, collect, handle, is_large
 
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
@@ -264,7 +262,7 @@ class _GrpcCall:
         self.responding = self.aborted = False
         self.result = b""
 
-    async def authenticate(self) -> None:
+    async def _authenticate(self) -> None:
         """The body may name the agent. Before it is read, one of the agents must accept the caller."""
         if self._calls.several and not self._tenant:
             await self._authenticate_at_any(self._calls.candidates)
@@ -292,6 +290,7 @@ class _GrpcCall:
         await self._authenticate_at(mounts[0])
 
     async def read(self) -> Parsed:
+        await self._authenticate()
         calls, codec, op = self._calls, self._codec, self._op
         body = await calls.receive(self._context, self.reader.connection.uploads)
         if body is aio.EOF:
@@ -329,7 +328,7 @@ class _GrpcCall:
     async def send_stream(
         self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
     ) -> None:
-        pauses = pauses_of(parsed.dialect, parsed.op)
+        pauses = PAUSES[parsed.dialect.ends_on_interrupt, parsed.op is STREAM]
         numbers = b"dragoman" in self.head.headers
         begun = False
         async with aclosing(cast(Any, batches)):

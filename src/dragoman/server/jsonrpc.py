@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from dragoman.dialects import select
 from dragoman.dialects.arbiter import require_kinds
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.pieces import is_large, write_pieces
+from dragoman.dialects.pieces import write_pieces
 from dragoman.dialects.sse import frame
 from dragoman.errors import (
     A2AError,
@@ -33,11 +33,11 @@ from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.card import JSONRPC, Interface
 from dragoman.model.ops import EXTENDED_CARD, EXTENSION, SUBSCRIBE, Batch, GetOrigin
 from dragoman.server.exchange import JSON, Exchange
-from dragoman.server.limits import Limits
 from dragoman.server.mount import Header, Mount
 from dragoman.server.pipeline import (
     NOT_SHARED,
     Compressed,
+    Frames,
     Handler,
     HttpCall,
     Parsed,
@@ -45,10 +45,10 @@ from dragoman.server.pipeline import (
     call_of,
     collect,
     handle,
+    is_large,
     read_extension_call,
     to_error,
 )
-from dragoman.server.sse import Frames
 
 _HTTP_ERRORS = (Unauthenticated, Forbidden, RateLimited, Unavailable, Compressed)
 _encode = msgspec.json.Encoder().encode
@@ -94,21 +94,14 @@ class _JsonRpcCall(HttpCall):
         self._in_stream = False
         """An error, too, is sent as an event."""
 
-    async def authenticate(self) -> None:
-        if self.mount.authenticator is None:
-            return
-        try:
-            self.principal = await self.exchange.principal(self.mount)
-        except A2AError:
-            await self._peek_method()
-            raise
-
     async def read(self) -> Parsed:
         mount = self.mount
+        if mount.authenticator is not None:
+            await self._authenticate()
         if mount.home:
             select.check_version_first(self._version, mount.home, only=mount.arbiter)
         try:
-            envelope = read_envelope(await self.read_body(), self.exchange.shared.limits)
+            envelope = read_envelope(await self.read_body())
         except MalformedEnvelope as malformed:
             self._id = malformed.id
             if malformed.method:
@@ -135,6 +128,13 @@ class _JsonRpcCall(HttpCall):
                 return Parsed(created, op, created.read_request(op, params))
         return Parsed(dialect, op, request)
 
+    async def _authenticate(self) -> None:
+        try:
+            self.principal = await self.exchange.principal(self.mount)
+        except A2AError:
+            await self._peek_method()
+            raise
+
     async def _peek_method(self) -> None:
         """Read a short body for its method, which tells the version in which to refuse a caller that sends no version."""
         headers = self.exchange.headers
@@ -144,7 +144,10 @@ class _JsonRpcCall(HttpCall):
             return
         try:
             async with asyncio.timeout(PEEK_SECONDS):
-                envelope = read_envelope(await self.exchange.body(), self.exchange.shared.limits)
+                body = await self.exchange.body()
+            if self.exchange.shared.limits.exceeded_by(body):
+                return
+            envelope = read_envelope(body)
         except (A2AError, MalformedEnvelope, TimeoutError):
             return
         self._id = envelope.id
@@ -263,14 +266,12 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 
 
-def read_envelope(body: bytes, limits: Limits) -> Envelope:
+def read_envelope(body: bytes) -> Envelope:
     """Raises `MalformedEnvelope`.
 
     The id is kept byte for byte, because it is copied into every answer. So it is bounded, and a request with characters
     that could end a line of an event stream (control characters, bytes that are not UTF-8) is refused.
     """
-    if exceeded := limits.exceeded_by(body):
-        raise MalformedEnvelope(InvalidRequest(exceeded))
     try:
         if not body.isascii():
             body.decode()

@@ -83,7 +83,7 @@ class Mount:
     @property
     def marks(self) -> Sequence[Header]:
         """Tells our own client that events are numbered and that an `Idempotency-Key` is honoured."""
-        return _MARKED if self.deduplicates is None or self.deduplicates() else ()
+        return MARKS if self.deduplicates is None or self.deduplicates() else ()
 
     def refusal(self, error: A2AError, status: int) -> Sequence[Header]:
         """The headers of a refusal: `WWW-Authenticate` and `Retry-After`."""
@@ -103,7 +103,7 @@ class Mount:
 
 
 OURS: Header = (b"dragoman", b"1")
-_MARKED: Sequence[Header] = (OURS,)
+MARKS: Sequence[Header] = (OURS,)
 ANONYMOUS = Principal()
 RETRY_SECONDS = 1.0
 """`Retry-After` of `Unavailable`, where the error does not say."""

@@ -1,7 +1,7 @@
 """One call of any binding: authenticate, read, check the tenant, call the agent, write the answer or the error.
 
 `handle` does that. A binding contributes a `BoundCall`: how bytes become an operation and its request, and how results,
-events and errors become bytes.
+events and errors become bytes. The HTTP bindings share `HttpCall` and the frames of event streams (`Frames`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.dialects import select
+from dragoman.dialects import pieces, select
 from dragoman.dialects.dialect import Dialect
+from dragoman.dialects.sse import MAX_EVENT
 from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
     ExtendedCardNotConfigured,
+    InvalidAgentResponse,
     InvalidParams,
     InvalidRequest,
     TaskNotFound,
@@ -34,6 +36,7 @@ from dragoman.model.ops import (
     CANCEL,
     EXTENDED_CARD,
     SEND,
+    STREAM,
     Batch,
     Call,
     ExtensionCall,
@@ -41,9 +44,11 @@ from dragoman.model.ops import (
     Principal,
     Request,
     Scope,
+    ends_stream,
 )
+from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Task, TaskState
 from dragoman.server.exchange import Disconnected, Exchange
-from dragoman.server.mount import ANONYMOUS, RETRY_SECONDS, Header, Mount, with_interfaces
+from dragoman.server.mount import ANONYMOUS, MARKS, RETRY_SECONDS, Header, Mount, with_interfaces
 
 log = logging.getLogger(__name__)
 
@@ -124,12 +129,11 @@ class BoundCall(Protocol):
         """A response has begun: an error cannot be sent any more."""
         ...
 
-    async def authenticate(self) -> None:
-        """Set `principal`. Raises `Unauthenticated` or `Forbidden`."""
-        ...
-
     async def read(self) -> Parsed:
-        """Read the body. Sets `dialect` as soon as it is known. Raises `A2AError` or `select.DialectRefused`."""
+        """Authenticate the caller, then read the body. Sets `principal`, and `dialect` as soon as it is known.
+
+        Raises `A2AError` or `select.DialectRefused`.
+        """
         ...
 
     def wait(self, answer: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -151,14 +155,14 @@ class BoundCall(Protocol):
 
 async def handle(bound: BoundCall) -> None:
     try:
-        await bound.authenticate()
         parsed = await bound.read()
         dialect, op, request = parsed
         mount = bound.mount
         call = call_of(bound.head, mount, bound.principal, dialect)
         if request.tenant:
             check_tenant(call, request)
-        headers = _extensions(mount, dialect, call) if call.extensions else mount.marks
+        plain = mount.deduplicates is None and not call.extensions
+        headers = MARKS if plain else _headers(mount, dialect, call)
         if op.streams:
             await bound.send_stream(parsed, mount.service.stream(call, request), headers)  # type: ignore[arg-type]
         elif op is EXTENDED_CARD:
@@ -192,8 +196,10 @@ async def _extended_card(bound: BoundCall, dialect: Dialect, call: Call, request
     return bound.mount.signed(card) if dialect.signs_cards else card
 
 
-def _extensions(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
-    """The extensions that are active: those that the caller asked for and the agent has."""
+def _headers(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
+    """Of an answer: our mark, and the active extensions, which the caller asked for and the agent has."""
+    if not call.extensions:
+        return mount.marks
     try:
         known = {extension.uri for extension in mount.current_card().capabilities.extensions}
     except A2AError:  # a bridge that has not reached the agent yet
@@ -297,6 +303,22 @@ async def collect(pieces: Iterator[bytes], one_at_a_time: asyncio.Lock) -> list[
     return collected
 
 
+def is_large(result: Any) -> bool:
+    """True for a task whose JSON takes more than `pieces.LARGE_BYTES`."""
+    if type(result) is not Task:
+        return False
+    size = 0
+    for each in result.artifacts + result.history:  # every answer with a task comes here: no calls for text
+        for part in each.parts:
+            size += pieces.size_of(part) if part.text is None else len(part.text) + pieces.PART_BYTES
+            if size > pieces.LARGE_BYTES:
+                return True
+    return False
+
+
+# -- the HTTP bindings -----------------------------------------------------------------------------------------------
+
+
 class WrongContentType(ContentTypeNotSupported):
     """The content type of the request itself."""
 
@@ -322,12 +344,8 @@ class HttpCall:
     def responding(self) -> bool:
         return self.exchange.responding
 
-    async def authenticate(self) -> None:
-        if self.mount.authenticator is not None:
-            self.principal = await self.exchange.principal(self.mount)
-
     async def read_body(self) -> bytes:
-        """A request without a content type is accepted, but not from a web page: browsers send such requests to any
+        """The body, which is JSON within the limits, if it is JSON. A request without a content type is accepted, but not from a web page: browsers send such requests to any
         site without asking.
         """
         headers = self.exchange.headers
@@ -337,7 +355,10 @@ class HttpCall:
             raise WrongContentType(f"content type {named!r} is not supported: a request is application/json")
         if headers.get(b"content-encoding", b"identity").strip(b" \t").lower() != b"identity":
             raise Compressed("a request is not compressed")
-        return await self.exchange.body()
+        body = await self.exchange.body()
+        if exceeded := self.exchange.shared.limits.exceeded_by(body):
+            raise InvalidRequest(exceeded)
+        return body
 
     def wait(self, answer: Coroutine[Any, Any, T]) -> Awaitable[T]:
         return self.exchange.shared.waits.wait(self.exchange, answer)
@@ -352,3 +373,82 @@ class HttpCall:
             await self.exchange.respond(status, body, headers)
         except Disconnected:
             pass
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+_NEVER: frozenset[TaskState] = frozenset()
+_QUESTION = frozenset({TaskState.INPUT_REQUIRED})
+
+Pauses = tuple[frozenset[TaskState], frozenset[TaskState]]
+PAUSES: Mapping[tuple[bool, bool], Pauses] = {
+    (False, False): (_NEVER, _NEVER),
+    (False, True): (_QUESTION, _NEVER),
+    (True, False): (INTERRUPTED, INTERRUPTED),
+    (True, True): (INTERRUPTED, _NEVER),
+}
+"""The states in which a task waits that end a stream: in an update, and in a task (see `ends_stream`). The key is
+`Dialect.ends_on_interrupt`, and whether the stream answers a message.
+
+They do so in the newest event only: an earlier one may be history. A task that was just answered may still show that it
+waits; in a subscription, the state is current.
+"""
+
+
+class Frames:
+    """The events of one stream as bytes of an event stream."""
+
+    __slots__ = ("_writer", "_openings", "_opening", "_closing", "_max", "_pauses")
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        op: Op,
+        request: Request,
+        *,
+        opening: bytes = b"data: ",
+        closing: bytes = b"\n\n",
+        max_event: int = MAX_EVENT,
+    ) -> None:
+        self._writer = dialect.writer(request)
+        self._opening, self._closing = opening, closing
+        """Before and after each document; documents have no line breaks."""
+        self._openings: Mapping[type, bytes] = getattr(self._writer, "openings", {})
+        """Before an event's own JSON, in dialects that write it as it is; `}` follows it."""
+        self._pauses = PAUSES[dialect.ends_on_interrupt, op is STREAM]
+        self._max = max_event
+
+    def batch(self, batch: Batch) -> tuple[bytes, bool]:
+        """The frames of a batch; True if the stream ends with it."""
+        frames: list[bytes] = []
+        opening, closing, openings, add = self._opening, self._closing, self._openings, frames.append
+        final, last = len(batch) - 1, False
+        for n, response in enumerate(batch):
+            event, seq = response.event, response.seq
+            kind = type(event)
+            if kind is not ArtifactUpdate:
+                last = ends_stream(event, self._pauses[kind is Task] if n == final else ())
+            if openings and seq:
+                raw = response.raw or response.encode()
+                add(b"id: %d\n%b%b%b}%b" % (seq, opening, openings[kind], raw, closing))
+            else:
+                documents = self._writer.write(response, last=last)
+                for document in documents[:-1]:
+                    add(opening + document + closing)
+                if documents:  # the last document has the id: with it the event is complete
+                    add((b"id: %d\n" % seq if seq else b"") + opening + documents[-1] + closing)
+            if last:
+                break
+        chunk = b"".join(frames)
+        if len(chunk) > self._max and max(map(len, frames)) > self._max:
+            raise InvalidAgentResponse(
+                f"an event of this task is larger than {self._max} bytes; get the task instead"
+            )
+        return chunk, last
+
+    def fail(self, error: A2AError) -> bytes:
+        """The events that end a failed stream, in dialects that have such events; empty in others."""
+        if (fail := getattr(self._writer, "fail", None)) is None:
+            return b""
+        return b"".join([self._opening + document + self._closing for document in fail(error)])

@@ -22,9 +22,9 @@ from dragoman.dialects.cards import version_of
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.errors import write_rest_error
 from dragoman.dialects.paths import QUERY, FoundPath, Path
-from dragoman.dialects.pieces import is_large, write_pieces
+from dragoman.dialects.pieces import write_pieces
 from dragoman.dialects.sse import frame
-from dragoman.errors import A2AError, InvalidParams, InvalidRequest, ParseError
+from dragoman.errors import A2AError, InvalidParams, ParseError
 from dragoman.model.card import HTTP_JSON, AgentCard, Interface
 from dragoman.model.ops import EXTENDED_CARD, EXTENSION, PUSH_DELETE, Batch, Request
 from dragoman.server import docs_page, openapi
@@ -32,15 +32,16 @@ from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header, Mount
 from dragoman.server.pipeline import (
     NOT_SHARED,
+    Frames,
     Handler,
     HttpCall,
     Parsed,
     collect,
     handle,
+    is_large,
     read_extension_call,
     to_error,
 )
-from dragoman.server.sse import Frames
 
 A2A_JSON: Header = (b"content-type", b"application/a2a+json")
 
@@ -102,10 +103,9 @@ class _RestCall(HttpCall):
 
     async def read(self) -> Parsed:
         op, body = self._path.op, b""
+        self.principal = await self.exchange.principal(self.mount)
         if self.exchange.method == "POST":
             body = await self.read_body()
-            if exceeded := self.exchange.shared.limits.exceeded_by(body):
-                raise InvalidRequest(exceeded)
         self.dialect = dialect = self._choose(body)
         return Parsed(dialect, op, self._read(dialect, body))
 
@@ -196,10 +196,8 @@ class _ExtensionRestCall(HttpCall):
 
     async def read(self) -> Parsed:
         assert self.dialect is not None
-        body = await self.read_body()
-        if exceeded := self.exchange.shared.limits.exceeded_by(body):
-            raise InvalidRequest(exceeded)
-        return Parsed(self.dialect, EXTENSION, read_extension_call(self._method, body))
+        self.principal = await self.exchange.principal(self.mount)
+        return Parsed(self.dialect, EXTENSION, read_extension_call(self._method, await self.read_body()))
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         await self.exchange.respond(200, _encode(result), (JSON, *headers))

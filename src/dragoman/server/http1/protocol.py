@@ -112,7 +112,9 @@ class HttpProtocol(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.state.open.add(self)
         self.state.connections.count(1)
-        self._server, self._client = _address(transport, "sockname"), _address(transport, "peername")
+        server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self._server = server[:2] if isinstance(server, tuple) else None
+        self._client = client[:2] if isinstance(client, tuple) else None
         self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self._scheme = "https" if self._tls is not None else "http"
         self._timeouts.head_expected(self)
@@ -308,7 +310,10 @@ class HttpProtocol(asyncio.Protocol):
         state.tasks.add(task)
         task.add_done_callback(state.tasks.discard)
 
-    def request_finished(self, request: HttpRequest) -> None:
+    def finish(self, request: HttpRequest) -> None:
+        """The response is complete: go on with the next request, or close."""
+        request.done = True
+        request.wake()
         self._requests.remove(request)
         if request.more and not request.keep_alive and not self._ignoring and not self._requests:
             # a client that is still sending its body would not read a response that ends with the connection
@@ -474,7 +479,7 @@ class HttpRequest:
         if length is not None:
             head += b"content-length: %d\r\n" % length
         connection.write(b"%b\r\n%b" % (head, body))
-        self._finish()
+        connection.finish(self)
         return True
 
     # -- ASGI --------------------------------------------------------------------------------------------------
@@ -533,13 +538,14 @@ class HttpRequest:
         return True
 
     def write(self, body: bytes, *, more: bool) -> bool:
-        if self._connection.blocked is not None:
+        connection = self._connection
+        if connection.blocked is not None:
             return False
         if self.gone:
             return True
         if not self.started or self.done:
             raise RuntimeError("there is no response to continue")
-        write = self._connection.write
+        write = connection.write
         if self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             write(chunk if more else chunk + b"0\r\n\r\n")
@@ -550,7 +556,7 @@ class HttpRequest:
                 raise RuntimeError("the response differs from its content-length")
             write(body)
         if not more:
-            self._finish()
+            connection.finish(self)
         return True
 
     def _head(self, status: int, headers: Sequence[Header]) -> bytes:
@@ -559,11 +565,6 @@ class HttpRequest:
         if self.expects:  # the client may send its body anyway, which must not be read as a request
             self.expects = self.keep_alive = self.more = False
         return head if self.keep_alive else head + b"connection: close\r\n"
-
-    def _finish(self) -> None:
-        self.done = True
-        self.wake()
-        self._connection.request_finished(self)
 
 
 @lru_cache(256)
@@ -645,8 +646,3 @@ def _parse_target(target: bytes) -> tuple[bytes, str, bytes, bool]:
         raise BadRequest(414)
     plain = target[0] == ord("/") and url.fragment is None
     return raw, unquote(path) if "%" in path else path, url.query or b"", plain
-
-
-def _address(transport: asyncio.BaseTransport, which: str) -> tuple[str, int] | None:
-    address = transport.get_extra_info(which)
-    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
