@@ -16,10 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dragoman import errors
-from dragoman.agent.agent import Agent
+from dragoman.agent.agent import Agent, AgentExtension, MethodCall
 from dragoman.agent.extensions import (
-    AgentExtension,
-    MethodCall,
     QuestionsExtension,
     TimestampExtension,
     TraceabilityExtension,

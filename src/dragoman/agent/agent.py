@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.agent.extensions import AgentExtension, event_hook
 from dragoman.agent.parameters import JSON, TEXT, arguments_of
 from dragoman.agent.skill import SkillFunction, SkillOptions, declare, words
 from dragoman.auth.requirements import Requirements, need
@@ -20,7 +21,7 @@ from dragoman.engine.turn import Turn, attach_tools
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Skill
 from dragoman.model.content import Message, Part
-from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage
+from dragoman.model.ops import Call, Principal, Request, SendMessage, Service
 from dragoman.model.options import check_options
 from dragoman.model.skill_schemas import SKILL_SCHEMAS, extension_of
 from dragoman.model.task import Event
@@ -40,21 +41,64 @@ _SKILL = "message.metadata.skillId"
 """Where a message says which of several skills it is for."""
 
 
-class AgentsById:
-    """The agents of one application. Raises `ValueError` if two have the same id."""
+class MethodCall(Struct, frozen=True):
+    """A call of an extension's own method."""
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        self._agents: dict[str, Agent] = {}
-        for agent in agents:
-            if agent.id in self._agents:
-                raise ValueError(
-                    f"two agents have the id {agent.id!r}: give one of them another (`Agent(..., id=)`)"
-                )
-            self._agents[agent.id] = agent
+    params: dict[str, Any]
+    call: Call
+    """Who is calling: `call.principal`."""
+    service: Service
+    """The agent's own operations, as this caller may use them: `await service.call(call, GetTask(id=...))`."""
 
-    def find(self, scope: Scope) -> Agent | None:
-        """The agent whose tasks are in `scope`."""
-        return self._agents.get(scope.agent)
+
+Method = Callable[[MethodCall], Awaitable[Any]]
+
+
+class AgentExtension:
+    """What an agent does for an extension. Set `uri`, and override what it needs.
+
+    The hooks are called only if the extension is active: if the sender asked for it (`A2A-Extensions`), or `always` is set.
+    What was asked for is stored with the message, so a turn that runs again after a crash sees the same.
+    """
+
+    uri: str = ""
+    """With a version in it: an incompatible change needs another URI."""
+    description: str = ""
+    required: bool = False
+    """Messages of clients that do not ask for it are refused."""
+    always: bool = False
+    """Active for every message."""
+
+    def params(self, agent: Agent) -> dict[str, Any]:
+        """The `params` on the card."""
+        return {}
+
+    async def on_request(self, call: Call, request: Request) -> Request:
+        """Before an operation. Returns the request, or another one; raises the `A2AError` to answer with."""
+        return request
+
+    def on_event(self, turn: Turn, event: Event) -> Event:
+        """Before something that a turn says is recorded and sent: a status, a chunk of an artifact, a bare Message.
+
+        What it adds to `event.status.message.metadata` or `event.artifact.metadata` does not count when a turn that
+        runs again is compared with the record.
+        """
+        return event
+
+    async def on_response(self, call: Call, request: Request, response: Any) -> Any:
+        """After an operation that does not stream. Returns the response, or another one."""
+        return response
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """Methods of its own, by name: `{"usage/get": self.get}`. Callable over JSON-RPC, HTTP+JSON and gRPC."""
+        return {}
+
+    def on_card(self, agent: Agent) -> Extension:
+        """Its entry on the card."""
+        return Extension(
+            uri=self.uri, description=self.description, required=self.required, params=self.params(agent)
+        )
 
 
 class Agent:
@@ -141,7 +185,7 @@ class Agent:
         """Those that are objects, with hooks and methods."""
         if any(not each.uri for each in self.extensions):
             raise ValueError("an extension needs a uri")
-        self._card: AgentCard | None = None
+        self.event_hook = self._event_hook if self.extensions else None
         self.tools = ToolBox(tools) if tools else None
         self._earlier = {agent.version: agent for agent in earlier}
         if version in self._earlier or len(self._earlier) != len(earlier):
@@ -152,32 +196,25 @@ class Agent:
         """This agent, and those with earlier versions of its code."""
         return (self, *self._earlier.values())
 
-    @property
+    @cached_property
     def card(self) -> AgentCard:
         """The card without interfaces: where the agent is reached is the server's to say."""
-        if self._card is None:
-            inputs = self._input_modes or _union(
-                (TEXT,), [s.skill.input_modes for s in self._skills.values()]
-            )
-            outputs = self._output_modes or _union(
-                (TEXT,), [s.skill.output_modes for s in self._skills.values()]
-            )
-            about = self._about
-            self._card = AgentCard(
-                name=about.name,
-                description=about.description,
-                version=about.version,
-                provider=about.provider,
-                documentation_url=about.documentation_url,
-                icon_url=about.icon_url,
-                capabilities=self._capabilities(),
-                default_input_modes=inputs,
-                default_output_modes=outputs,
-                skills=tuple(self._describe(s) for s in self._skills.values()),
-                security_schemes=self.auth.schemes,
-                security_requirements=self.auth.needing(),
-            )
-        return self._card
+        skills, about = self._skills.values(), self._about
+        return AgentCard(
+            name=about.name,
+            description=about.description,
+            version=about.version,
+            provider=about.provider,
+            documentation_url=about.documentation_url,
+            icon_url=about.icon_url,
+            capabilities=self._capabilities(),
+            default_input_modes=self._input_modes or _union((TEXT,), [s.skill.input_modes for s in skills]),
+            default_output_modes=self._output_modes
+            or _union((TEXT,), [s.skill.output_modes for s in skills]),
+            skills=tuple(map(self._describe, skills)),
+            security_schemes=self.auth.schemes,
+            security_requirements=self.auth.needing(),
+        )
 
     def _capabilities(self) -> Capabilities:
         """What the card says the agent can do: with the schemas of skills that take or return data."""
@@ -268,9 +305,23 @@ class Agent:
             return extended
         return replace(self.card, skills=(*self.card.skills, *extended))
 
-    def event_hook(self, turn: Turn) -> Callable[[Event], Event] | None:
+    def _event_hook(self, turn: Turn) -> Callable[[Event], Event] | None:
         """What the extensions that the message asked for make of the turn's events; None if nothing."""
-        return event_hook(self.extensions, turn) if self.extensions else None
+        asked = turn.mail.extensions
+        active = [
+            each
+            for each in self.extensions
+            if (each.always or each.uri in asked) and type(each).on_event is not AgentExtension.on_event
+        ]
+        if not active:
+            return None
+
+        def change(event: Event) -> Event:
+            for each in active:
+                event = each.on_event(turn, event)
+            return event
+
+        return change
 
     def work(self, turn: Turn) -> Awaitable[None]:
         if turn.version != self.version and (earlier := self._earlier.get(turn.version)) is not None:
@@ -348,7 +399,7 @@ def add_skill(agent: Agent, skill: SkillFunction) -> None:
     if skill.default and (other := next((s for s in skills.values() if s.default), None)):
         raise TypeError(f"agent {agent.name!r} has a default skill already: {other.skill.id!r}")
     skills[skill.skill.id] = skill
-    agent._card = None
+    agent.__dict__.pop("card", None)  # it is made again, with this skill
 
 
 def _id(name: str) -> str:

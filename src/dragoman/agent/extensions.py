@@ -1,21 +1,16 @@
-"""Extensions of agents: an object for each, given to `Agent(extensions=[...])`.
-
-An extension is active for a message if its sender asked for it (`A2A-Extensions`). What was asked for is stored with the message, so
-a turn that runs again after a crash sees the same.
-"""
+"""The extensions of an agent at work, and those that come with Dragoman."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.agent.agent import Agent, AgentExtension, Method, MethodCall
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import InvalidParams, MethodNotFound
-from dragoman.model.card import Extension
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import (
@@ -34,89 +29,8 @@ from dragoman.model.questions import QUESTIONS
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
 from dragoman.model.usage import USAGE
 
-if TYPE_CHECKING:
-    from dragoman.agent.agent import Agent
-
 TIMESTAMPS = "https://github.com/a2aproject/a2a-samples/samples/extensions/timestamp/v1"
 TRACEABILITY = "https://github.com/a2aproject/a2a-samples/extensions/traceability/v1"
-
-
-class MethodCall(Struct, frozen=True):
-    """A call of an extension's own method."""
-
-    params: dict[str, Any]
-    call: Call
-    """Who is calling: `call.principal`."""
-    service: Service
-    """The agent's own operations, as this caller may use them: `await service.call(call, GetTask(id=...))`."""
-
-
-Method = Callable[[MethodCall], Awaitable[Any]]
-
-
-class AgentExtension:
-    """What an agent does for an extension. Set `uri`, and override what it needs.
-
-    The hooks are called only if the extension is active: if the sender asked for it, or `always` is set.
-    """
-
-    uri: str = ""
-    """With a version in it: an incompatible change needs another URI."""
-    description: str = ""
-    required: bool = False
-    """Messages of clients that do not ask for it are refused."""
-    always: bool = False
-    """Active for every message."""
-
-    def params(self, agent: Agent) -> dict[str, Any]:
-        """The `params` on the card."""
-        return {}
-
-    async def on_request(self, call: Call, request: Request) -> Request:
-        """Before an operation. Returns the request, or another one; raises the `A2AError` to answer with."""
-        return request
-
-    def on_event(self, turn: Turn, event: Event) -> Event:
-        """Before something that a turn says is recorded and sent: a status, a chunk of an artifact, a bare Message.
-
-        What it adds to `event.status.message.metadata` or `event.artifact.metadata` does not count when a turn that
-        runs again is compared with the record.
-        """
-        return event
-
-    async def on_response(self, call: Call, request: Request, response: Any) -> Any:
-        """After an operation that does not stream. Returns the response, or another one."""
-        return response
-
-    @property
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of its own, by name: `{"usage/get": self.get}`. Callable over JSON-RPC, HTTP+JSON and gRPC."""
-        return {}
-
-    def on_card(self, agent: Agent) -> Extension:
-        """Its entry on the card."""
-        return Extension(
-            uri=self.uri, description=self.description, required=self.required, params=self.params(agent)
-        )
-
-
-def event_hook(extensions: Sequence[AgentExtension], turn: Turn) -> Callable[[Event], Event] | None:
-    """What changes the events of a turn; None if nothing does."""
-    asked = turn.mail.extensions
-    active = [
-        each
-        for each in extensions
-        if (each.always or each.uri in asked) and type(each).on_event is not AgentExtension.on_event
-    ]
-    if not active:
-        return None
-
-    def change(event: Event) -> Event:
-        for each in active:
-            event = each.on_event(turn, event)
-        return event
-
-    return change
 
 
 class ExtendedService:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-if TYPE_CHECKING:
-    from dragoman.agent.agent import Agent
-    from dragoman.client import Client
-    from dragoman.client.reply import Reply
-    from dragoman.engine.turn import Turn
-    from dragoman.server.options import AppOptions
+from dragoman.agent.agent import Agent
+from dragoman.client import Client, Reply, TaskFailed
+from dragoman.client.connection import Options
+from dragoman.engine.turn import Turn
+from dragoman.server.options import AppOptions
 
 
 @asynccontextmanager
@@ -28,9 +27,6 @@ async def in_process(
     **options: Unpack[AppOptions],
 ) -> AsyncIterator[Client]:
     """A client of `agent`. `version` and `credentials` are what it speaks and shows; other options go to the server."""
-    from dragoman.client import Client, TaskFailed
-    from dragoman.client.connection import Options
-
     raised: dict[str, BaseException] = {}
 
     class TestedClient(Client):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2s
-from typing import Any, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -81,6 +81,19 @@ logger = logging.getLogger("dragoman.engine")
 PAGE_TASKS, MAX_PAGE_TASKS = 50, 100
 LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
 """Bytes of large tasks that are read and answered with at a time, and how long one counts whose reader is slow."""
+
+
+P = TypeVar("P", bound=Program)
+
+
+class ProgramsById(Generic[P]):
+    """The programs of one application, by the agent in the scope of their tasks."""
+
+    def __init__(self, programs: Mapping[str, P]) -> None:
+        self._programs = programs
+
+    def find(self, scope: Scope) -> P | None:
+        return self._programs.get(scope.agent)
 
 
 PushRequest = CreatePushConfig | GetPushConfig | ListPushConfigs | DeletePushConfig

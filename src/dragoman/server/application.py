@@ -14,14 +14,14 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from dragoman.agent.agent import Agent, AgentsById
+from dragoman.agent.agent import Agent
 from dragoman.agent.extensions import ExtendedService
 from dragoman.auth.keys import KeyRing
 from dragoman.auth.requirements import AgentAuthenticator
 from dragoman.buses import open_bus
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
-from dragoman.engine.engine import Engine
+from dragoman.engine.engine import Engine, ProgramsById
 from dragoman.engine.protocols import Peers, Store
 from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
@@ -112,11 +112,14 @@ def application(
     """
     if not agents:
         raise ValueError("there is no agent to serve")
+    ids = [agent.id for agent in agents]
+    if twice := next((id for id in ids if ids.count(id) > 1), ""):
+        raise ValueError(f"two agents have the id {twice!r}: give one of them another (`Agent(..., id=)`)")
     check_options(engine, AppOptions, "an application")
     store = store or default_store_of_app()
     if not path.startswith("/") or (path != "/" and len(agents) > 1):
         raise ValueError(f"a path begins with a slash, and several agents have their own: not {path!r}")
-    by_id, bridged = AgentsById(agents), bridged or {}
+    by_id, bridged = ProgramsById({agent.id: agent for agent in agents}), bridged or {}
     ring, fetch = _ring(keys, public_url), Fetcher()
     opened, opened_bus = open_store(store), open_bus(bus or store, shared=shared)
     if push is True:
