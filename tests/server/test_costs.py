@@ -23,7 +23,6 @@ import pytest
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
 from dragoman.auth.requirements import AgentAuthenticator, Requirements
 from dragoman.dialects import cards, errors, paths, select
-from dragoman.dialects.checks import MAX_MODES, MAX_PARTS
 from dragoman.dialects.proto import tasks, v0_3, v1_0
 from dragoman.dialects.proto.status import read_status
 from dragoman.dialects.reading import looks_snake, read_base64
@@ -31,6 +30,7 @@ from dragoman.dialects.select import DIALECTS
 from dragoman.dialects.sse import SseReader
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.model import ops
+from dragoman.model.ops import MAX_MODES, MAX_PARTS
 from dragoman.push.receive import _named_tasks
 from dragoman.server import app as server_app
 from dragoman.server import rest

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.dialects.checks import refuse
 from dragoman.dialects.dialect import EventWriter
 from dragoman.dialects.legacy_values import JsonForm, status_of, task_of
 from dragoman.dialects.v0_3 import V0_3, encode
@@ -25,7 +24,7 @@ from dragoman.errors import A2AError
 from dragoman.model import ops
 from dragoman.model.content import Artifact, Message, Part, Role, text_of
 from dragoman.model.ids import timestamp
-from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.ops import Op, Request, StreamResponse, refuse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 

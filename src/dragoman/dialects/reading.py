@@ -13,15 +13,33 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dragoman.dialects.checks import MAX_MEMBERS
 from dragoman.errors import InvalidParams
 from dragoman.model.content import NOTHING, Role
 from dragoman.model.ids import read_timestamp
+from dragoman.model.ops import Request, refuse
 from dragoman.model.task import TaskState
+
+MAX_MEMBERS = 10_000
+"""Members and items that a request in the versions before 1.0, or in a lenient spelling, has outside `metadata` and `data`:
+these are read one by one, in Python.
+"""
+
+
+def check_as(request: Request, names: Mapping[str, str]) -> Request:
+    """`request.check()` for a version with other names of some members: errors have its names."""
+    try:
+        return request.check()
+    except InvalidParams as error:
+        for path, why in error.fields:
+            for ours, theirs in names.items():
+                if path.startswith(ours):
+                    refuse(theirs + path.removeprefix(ours), why)
+        raise
 
 
 class Malformed(Exception):

@@ -23,7 +23,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.dialects import cards, errors
-from dragoman.dialects.checks import checked, checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
@@ -41,6 +40,7 @@ from dragoman.dialects.legacy_values import (
 )
 from dragoman.dialects.reading import (
     Malformed,
+    check_as,
     identifier,
     mapping,
     needed_object,
@@ -55,7 +55,7 @@ from dragoman.model import ops
 from dragoman.model.card import AgentCard
 from dragoman.model.content import NOTHING, Artifact, Message, Part
 from dragoman.model.ids import new_id
-from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.ops import Op, Request, StreamResponse, refuse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
 E = TypeVar("E", bound=Event)
@@ -104,8 +104,8 @@ class V0_1(Dialect):
         document = read_params(params)
         try:
             if op is ops.PUSH_CREATE and _is_cleared(params, document):
-                return checked(ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY))
-            return checked_as(_read_request(op, document), _NAMES)
+                return ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY).check()
+            return check_as(_read_request(op, document), _NAMES)
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from dragoman.dialects import cards, errors
-from dragoman.dialects.checks import checked_as, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
@@ -36,6 +35,7 @@ from dragoman.dialects.legacy_values import (
 )
 from dragoman.dialects.reading import (
     Malformed,
+    check_as,
     flag,
     identifier,
     mapping,
@@ -51,7 +51,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part
-from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.ops import Op, Request, StreamResponse, refuse
 from dragoman.model.task import Event, Task
 
 encode = msgspec.json.Encoder().encode
@@ -83,7 +83,7 @@ class V0_3(Dialect):
     def read_request(self, op: Op, params: bytes) -> Request:
         document = read_params(params)
         try:
-            return checked_as(self._read_request(op, document), self.names)
+            return check_as(self._read_request(op, document), self.names)
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 

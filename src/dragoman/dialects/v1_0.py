@@ -16,14 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.dialects import cards, errors
-from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
 from dragoman.dialects.reading import SNAKE_MEMBER, normalize, normalize_request, snake
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part
-from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.ops import Op, Request, StreamResponse, refuse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
 
 T = TypeVar("T")
@@ -67,6 +66,7 @@ class V1_0(Dialect):
 
     def read_request(self, op: Op, params: bytes) -> Request:
         shape = _WIRE[op]
+        document: Any
         try:
             try:
                 document = (
@@ -84,7 +84,8 @@ class V1_0(Dialect):
             document = ops.CreatePushConfig(config=document, tenant=document.tenant)
         elif shape is ops.GetPushConfig and not document.id:
             refuse("id", "must not be empty")
-        return checked(document)
+        request: Request = document.check()
+        return request
 
     def write_request(self, op: Op, request: Request) -> bytes:
         if isinstance(request, ops.CreatePushConfig):

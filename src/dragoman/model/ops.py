@@ -8,13 +8,16 @@ that whoever writes it out can write it together.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from dragoman.errors import InvalidParams
 from dragoman.model.card import AgentCard
-from dragoman.model.content import NOTHING, Message, Wire
+from dragoman.model.content import NOTHING, Message, Role, Wire
+from dragoman.model.ids import read_timestamp
 from dragoman.model.task import ArtifactUpdate, Event, Task, TaskState
 
 R = TypeVar("R", covariant=True)
@@ -22,10 +25,32 @@ R = TypeVar("R", covariant=True)
 _encoder = msgspec.json.Encoder()
 
 
+MAX_PAGE_SIZE = 100
+MAX_ID_LENGTH = 512
+"""Characters in the id of a task or a context, which every event repeats."""
+MAX_PARTS = 1000
+"""Parts in a message. Each costs far more than its bytes: here, in the log, and for readers of the task."""
+TOO_MANY_PARTS = f"must not be more than {MAX_PARTS}"
+MAX_MODES = 1000
+"""Output modes that a sender accepts. Each is compared with those of the skill."""
+
+
+_EMPTY, _NEGATIVE = "must not be empty", "must not be negative"
+
+
+def refuse(path: str, why: str) -> NoReturn:
+    """Raise `InvalidParams` for the member at `path`."""
+    raise InvalidParams(f"{path} {why}", fields=((path, why),))
+
+
 class Request(Wire, frozen=True, kw_only=True):
     """An operation and its parameters. `tenant` is a routing label; it authorises nothing."""
 
     tenant: str = ""
+
+    def check(self) -> Self:
+        """The request, if it keeps the rules that all versions share, beyond the types of members. Raises `InvalidParams`."""
+        return self
 
 
 class AuthenticationInfo(Wire, frozen=True, kw_only=True):
@@ -60,12 +85,45 @@ class SendMessage(Request, frozen=True, kw_only=True):
     configuration: Configuration = Configuration()
     metadata: dict[str, Any] = NOTHING
 
+    def check(self) -> Self:
+        message, configuration = self.message, self.configuration
+        if len(message.task_id) > MAX_ID_LENGTH:
+            refuse("message.taskId", f"is longer than {MAX_ID_LENGTH} characters")
+        if len(message.context_id) > MAX_ID_LENGTH:
+            refuse("message.contextId", f"is longer than {MAX_ID_LENGTH} characters")
+        if not message.message_id:
+            refuse("message.messageId", _EMPTY)
+        if message.role is Role.UNSPECIFIED:
+            refuse("message.role", "must be given")
+        if not message.parts:
+            refuse("message.parts", _EMPTY)
+        if len(message.parts) > MAX_PARTS:
+            refuse("message.parts", TOO_MANY_PARTS)
+        for n, part in enumerate(message.parts):
+            if part.contents != 1:
+                refuse(f"message.parts[{n}]", "must have exactly one of text, raw, url and data")
+        if configuration.history_length is not None and configuration.history_length < 0:
+            refuse("configuration.historyLength", _NEGATIVE)
+        if len(configuration.accepted_output_modes) > MAX_MODES:
+            refuse("configuration.acceptedOutputModes", f"must not be more than {MAX_MODES}")
+        config = configuration.task_push_notification_config
+        if config is not None and not config.url:
+            refuse("configuration.taskPushNotificationConfig.url", _EMPTY)
+        return self
+
 
 class GetTask(Request, frozen=True, kw_only=True):
     """-> Task"""
 
     id: str
     history_length: int | None = None
+
+    def check(self) -> Self:
+        if not self.id:
+            refuse("id", _EMPTY)
+        if self.history_length is not None and self.history_length < 0:
+            refuse("historyLength", _NEGATIVE)
+        return self
 
 
 class ListTasks(Request, frozen=True, kw_only=True):
@@ -78,6 +136,18 @@ class ListTasks(Request, frozen=True, kw_only=True):
     history_length: int | None = None
     status_timestamp_after: str = ""
     include_artifacts: bool = False
+
+    def check(self) -> Self:
+        if self.history_length is not None and self.history_length < 0:
+            refuse("historyLength", _NEGATIVE)
+        if self.page_size is not None and not 1 <= self.page_size <= MAX_PAGE_SIZE:
+            refuse("pageSize", f"must be from 1 to {MAX_PAGE_SIZE}")
+        if not self.status_timestamp_after:
+            return self
+        try:
+            return replace(self, status_timestamp_after=read_timestamp(self.status_timestamp_after))
+        except ValueError:
+            refuse("statusTimestampAfter", "is not an ISO 8601 timestamp")
 
 
 class TaskPage(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,11 +165,21 @@ class CancelTask(Request, frozen=True, kw_only=True):
     id: str
     metadata: dict[str, Any] = NOTHING
 
+    def check(self) -> Self:
+        if not self.id:
+            refuse("id", _EMPTY)
+        return self
+
 
 class SubscribeToTask(Request, frozen=True, kw_only=True):
     """Stream only: the task as it is, then what happens to it."""
 
     id: str
+
+    def check(self) -> Self:
+        if not self.id:
+            refuse("id", _EMPTY)
+        return self
 
 
 class ResumeTask(SubscribeToTask, frozen=True, kw_only=True):
@@ -113,12 +193,24 @@ class CreatePushConfig(Request, frozen=True, kw_only=True):
 
     config: PushConfig
 
+    def check(self) -> Self:
+        if not self.config.task_id:
+            refuse("taskId", _EMPTY)
+        if not self.config.url:
+            refuse("url", _EMPTY)
+        return self
+
 
 class GetPushConfig(Request, frozen=True, kw_only=True):
     """-> PushConfig. An empty id means any one of them (versions before 1.0)."""
 
     task_id: str
     id: str = ""
+
+    def check(self) -> Self:
+        if not self.task_id:
+            refuse("taskId", _EMPTY)
+        return self
 
 
 class ListPushConfigs(Request, frozen=True, kw_only=True):
@@ -127,6 +219,13 @@ class ListPushConfigs(Request, frozen=True, kw_only=True):
     task_id: str
     page_size: int | None = None
     page_token: str = ""
+
+    def check(self) -> Self:
+        if not self.task_id:
+            refuse("taskId", _EMPTY)
+        if self.page_size is not None and self.page_size < 0:
+            refuse("pageSize", _NEGATIVE)
+        return self
 
 
 class PushConfigPage(Wire, frozen=True, kw_only=True):
@@ -139,6 +238,13 @@ class DeletePushConfig(Request, frozen=True, kw_only=True):
 
     task_id: str
     id: str
+
+    def check(self) -> Self:
+        if not self.task_id:
+            refuse("taskId", _EMPTY)
+        if not self.id:
+            refuse("id", _EMPTY)
+        return self
 
 
 class GetExtendedCard(Request, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError, EncodeError
 from msgspec.structs import replace
 
-from dragoman.dialects.checks import checked, refuse
 from dragoman.dialects.legacy_values import status_of
 from dragoman.dialects.pieces import group_parts
 from dragoman.dialects.proto.messages import POOL, unmapped
@@ -23,7 +22,7 @@ from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model.content import Artifact, Message, Role
-from dragoman.model.ops import GET, Op, Request, StreamResponse
+from dragoman.model.ops import GET, Op, Request, StreamResponse, refuse
 from dragoman.model.task import Event, Task, TaskState, TaskStatus
 
 
@@ -76,7 +75,8 @@ class Codec:
         if message.ByteSize() > 2 * max_nodes and has_more_messages(max_nodes, message):
             raise InvalidParams(f"the request has more than {max_nodes} values in it")
         try:
-            return checked(self.requests[op].read(message))
+            request: Request = self.requests[op].read(message)
+            return request.check()
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 

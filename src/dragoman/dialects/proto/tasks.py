@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dragoman.dialects.checks import MAX_PARTS, TOO_MANY_PARTS
 from dragoman.dialects.legacy_values import REFERENCE_TASK_IDS, add_lists, take_lists
 from dragoman.dialects.proto.values import read_moment, read_struct, write_moment, write_struct
 from dragoman.dialects.reading import Malformed
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Role
+from dragoman.model.ops import MAX_PARTS, TOO_MANY_PARTS
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 _ROLES = list(Role)
