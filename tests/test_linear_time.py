@@ -34,7 +34,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.routing import for_event, guess
 from dragoman.hub.models.model import ChatMessage, Prompt
 from dragoman.hub.models.scripted import demo_reply as reply
-from dragoman.hub.schedules import natural_dates, run_times
+from dragoman.hub.schedules import run_times
 from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
@@ -325,7 +325,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     ),
     "scripted._NAME_LINE": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
     "run_times._ZONE": (("fullmatch", "", "a", ""), ("fullmatch", "a", "/", "!")),
-    "natural_dates._FORMS": (
+    "run_times._FORMS": (
         ("fullmatch", "in ", "1", ""),
         ("fullmatch", "every ", "day ", ""),
         ("fullmatch", "", "every ", ""),
@@ -677,8 +677,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
         lambda text: _refused(run_times.parse, text, 0.0),
         ("* ", "1,", " in ", "in a", "*/2,", "@", "cron "),
     ),
-    "natural_dates.parse": (
-        lambda text: _refused(natural_dates.parse, text, _NOW),
+    "run_times.parse_phrase": (
+        lambda text: _refused(run_times.parse_phrase, text, _NOW),
         ("in ", "every ", " ", "1"),
     ),
     "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),

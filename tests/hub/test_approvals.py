@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.agents.approvals import needs_approval
+from dragoman.hub.agents.dispatch import needs_approval
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.tenants.policy import DEFAULT_APPROVE

@@ -14,7 +14,7 @@ from dragoman.client.credentials import Bearer
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import Frame
 from dragoman.hub.store.database import open_database
-from dragoman.hub.store.scratchpads import SHARED, Scratchpads
+from dragoman.hub.store.memories import SHARED, Scratchpads
 from dragoman.hub.store.todos import Todos
 from dragoman.model.task import TaskState
 from tests.hub.killing import ADMIN, Process, call, listen, recorded

@@ -28,15 +28,14 @@ from dragoman.hub.quote import MARK, flatten, quote, unquote
 from dragoman.hub.sandbox.sandbox import CommandResult, Sandbox
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
-from dragoman.hub.store.memories import Memories
-from dragoman.hub.store.scratchpads import SHARED, Scratchpads
+from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.tenants.policy import DEFAULT_APPROVE
 from dragoman.hub.tools.fetcher import Page
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
-from dragoman.hub.tools.search_engines import Hit
 from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer, McpTool
 from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, House

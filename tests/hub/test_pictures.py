@@ -16,7 +16,7 @@ from dragoman.hub.models.ask import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, traits_of
 from dragoman.hub.models.scripted import EchoModel
-from dragoman.hub.store import pictures
+from dragoman.hub.store import artifacts as stored
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
 from dragoman.hub.tools.fetcher import MAX_PAGE_BYTES, HttpFetcher, Page
@@ -337,7 +337,7 @@ async def test_an_address_that_is_none_is_the_callers_mistake() -> None:
 async def test_the_pictures_of_a_tenant_make_room_for_newer_ones_of_its_own(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "MAX_PICTURE_BYTES", 2 * len(PNG))
+    monkeypatch.setattr(stored, "MAX_PICTURE_BYTES", 2 * len(PNG))
     shown = Pictures(database, ScriptedModel([], sees=True))
 
     class Told:

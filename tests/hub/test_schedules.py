@@ -16,7 +16,7 @@ from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.models.model import ModelError
-from dragoman.hub.schedules import natural_dates
+from dragoman.hub.schedules import run_times
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store import schedules
 from dragoman.hub.store.schedules import Schedules
@@ -50,11 +50,11 @@ MONDAY = datetime(2100, 1, 4, 10, 30)
     ],
 )
 def test_natural_dates_are_understood(phrase: str, first: str, said: str, then: str) -> None:
-    when = natural_dates.parse(phrase, MONDAY)
+    when = run_times.parse_phrase(phrase, MONDAY)
     assert (f"{when.first:%Y-%m-%d %H:%M}", when.normalized) == (first, said)
     assert when.kind == ("recurring" if then else "once")
     if then:
-        assert f"{natural_dates.next_time(when.recur, when.first):%Y-%m-%d %H:%M}" == then
+        assert f"{run_times.next_clock_time(when.recur, when.first):%Y-%m-%d %H:%M}" == then
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_natural_dates_are_understood(phrase: str, first: str, said: str, then: 
 )
 def test_an_invalid_date_is_refused_with_valid_examples(phrase: str) -> None:
     with pytest.raises(InvalidParams, match="every DAY"):
-        natural_dates.parse(phrase, MONDAY)
+        run_times.parse_phrase(phrase, MONDAY)
 
 
 class Clock:

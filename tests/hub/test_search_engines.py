@@ -13,7 +13,7 @@ import pytest
 from dragoman.client.transport.network import AddressRefused
 from dragoman.errors import A2AError
 from dragoman.hub.settings import InvalidSetting, Settings, settings
-from dragoman.hub.tools.search_engines import MAX_ANSWER_BYTES, SearchEngine
+from dragoman.hub.tools.web import MAX_ANSWER_BYTES, SearchEngine
 from dragoman.push.guard import Guard
 from tests.hub.house import house
 

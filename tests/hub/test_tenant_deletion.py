@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.hub.store.deletions import Deletions
+from dragoman.hub.store.tenant_rows import Deletions
 from dragoman.hub.store.tenants import Tenants
-from dragoman.hub.tenants.deletion import TenantDeletion
+from dragoman.hub.tenants.lifecycle import TenantDeletion
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests import postgres

@@ -13,8 +13,8 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.hub.models.model import Image
-from dragoman.hub.store.exports import EXPORTED, NOT_EXPORTED
-from dragoman.hub.store.pictures import StoredPictures
+from dragoman.hub.store.artifacts import StoredPictures
+from dragoman.hub.store.tenant_rows import EXPORTED, NOT_EXPORTED
 from tests.hub.house import ON_POSTGRES, Caller, House, house, message
 from tests.hub.test_tenant_deletion import MARK, fill
 

@@ -23,18 +23,17 @@ from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.artifacts import Artifacts, clean_path
 from dragoman.hub.store.database import Database, open_database
-from dragoman.hub.store.memories import Memories, RelationExists
+from dragoman.hub.store.memories import SHARED, Memories, RelationExists, Scratchpads
 from dragoman.hub.store.memory_search import MemorySearch
-from dragoman.hub.store.scratchpads import SHARED, Scratchpads
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.search_engines import Hit
 from dragoman.hub.tools.tool import Command, Session
 from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState

@@ -23,19 +23,18 @@ from dragoman.client.transport.network import AddressRefused
 from dragoman.engine.runner import Program
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
-from dragoman.hub.agents.listing import HubSource
 from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import roster
+from dragoman.hub.api.access import mounts_by_agent
+from dragoman.hub.api.agents import HubSource
 from dragoman.hub.api.answers import ModelInfo
-from dragoman.hub.api.authentication import mounts_by_agent
 from dragoman.hub.conversations.history import ConversationHistory
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import embedded
 from dragoman.hub.models.model import Model, ModelError, traits_of
-from dragoman.hub.models.names import ModelNames
-from dragoman.hub.models.prices import Prices
+from dragoman.hub.models.offered import ModelNames, Prices
 from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
 from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.sandbox.container import Container
@@ -63,9 +62,9 @@ from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
 from dragoman.hub.tools.remote_agents import RemoteAgents
-from dragoman.hub.tools.search_engines import ADDRESSES, SearchEngine
 from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.web import ADDRESSES, SearchEngine
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.observe.shared_quota import SharedQuota
 from dragoman.push.guard import Guard

@@ -34,27 +34,23 @@ from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
 from dragoman.hub.metrics import HubMetrics, HubObserver
-from dragoman.hub.models.names import ModelNames
-from dragoman.hub.models.prices import Prices
+from dragoman.hub.models.offered import ModelNames, Prices
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import Blobs, BlobSweeper
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database
-from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.memories import Memories, Scratchpads
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
-from dragoman.hub.store.scratchpads import Scratchpads
-from dragoman.hub.store.spending import Spending
+from dragoman.hub.store.spending import Spending, Usages
 from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
-from dragoman.hub.store.usage import Usages
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.budgets import Budgets
-from dragoman.hub.tenants.deletion import TenantDeletion
 from dragoman.hub.tenants.export import TenantExport
-from dragoman.hub.tenants.rename import rename_tenant
+from dragoman.hub.tenants.lifecycle import TenantDeletion, rename_tenant
 from dragoman.hub.tenants.users import Users
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers

@@ -15,8 +15,8 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
+from dragoman.hub.store.spending import Usages
 from dragoman.hub.store.tenants import Tenant
-from dragoman.hub.store.usage import Usages
 from dragoman.model.ops import Call, Scope, SendMessage, Service
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.instrument import Instrumentation, InstrumentedService

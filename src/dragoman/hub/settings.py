@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
 from dragoman.errors import InvalidParams
-from dragoman.hub.models.prices import Price, read_price
+from dragoman.hub.models.offered import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
 from dragoman.hub.tenants.policy import DEFAULT_APPROVE, Policy, checked
 from dragoman.server.limits import Limits

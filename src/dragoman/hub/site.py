@@ -21,10 +21,16 @@ from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import write_card
 from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules, tokens
+from dragoman.hub.api.access import (
+    AGENTS_PATH,
+    AuthenticatedTenant,
+    authenticate,
+    bearer,
+    scope_of,
+    with_scopes,
+)
 from dragoman.hub.api.answers import ModelInfo
-from dragoman.hub.api.authentication import AGENTS_PATH, AuthenticatedTenant, authenticate, bearer
 from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, Table, error_response, send
-from dragoman.hub.api.scopes import scope_of, with_scopes
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER

@@ -37,7 +37,7 @@ from dragoman.hub.models.model import (
     traits_of,
     without_images,
 )
-from dragoman.hub.models.prices import Prices
+from dragoman.hub.models.offered import Prices
 from dragoman.hub.quote import flatten
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures

@@ -6,26 +6,32 @@ which the result is quoted: nobody knows who wrote it.
 
 The start of a command that must not run twice is recorded too (`begun/tool/3/1`). If a crash interrupts it, its effect is
 unknown: it does not run again, and its result says so.
+
+The operator's policy lists the commands that run only after the caller said yes (`approve`). The turn asks: over A2A the task is
+`input-required`, native readers get a `question`, and the answer belongs to this command alone. A command that only lists or
+stops something is not asked about.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.turn import record_of
+from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
-from dragoman.hub.agents.approvals import ask_for_approval, needs_approval
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models.model import repair_text
 from dragoman.hub.quote import MARK, flatten, quote
 from dragoman.hub.tools.delegate import children
 from dragoman.hub.tools.tool import Command, Session, Tool, UnavailableTool
+from dragoman.model.questions import Approval
+from dragoman.model.task import TaskState
 
 BODY_LIMIT = 16 * 1024
 TOTAL_LIMIT = 32 * 1024
@@ -184,3 +190,44 @@ def _went_well(body: str) -> bool:
         return False
     last = body.rstrip().rpartition("\n")[2]
     return not (last.startswith("[exit ") and last != "[exit 0]") and not last.startswith("[timed out")
+
+
+# -- approvals ----------------------------------------------------------------------------------------------
+
+MAX_SHOWN_CHARACTERS = 4000
+REFUSED = "ERR: not approved: the user refused this command{why}. Do not try it again; go on without it, or say what is missing."
+
+_ASKED_VERBS = {"/mcp": ("call",), "/a2a": ("call",)}
+"""Other verbs of these commands only list."""
+_UNASKED_VERBS = {"/schedule": ("", "list", "cancel", "pause")}
+
+
+def needs_approval(command: Command, approve: Collection[str]) -> bool:
+    """True if the policy says so. `/fetch?` is an address with a query, also in a browser."""
+    name, verb = command.name, command.args.partition(" ")[0]
+    if name in ("/fetch", "/browse") and "/fetch?" in approve and "?" in command.args:
+        return True
+    if name not in approve:
+        return False
+    if name in _ASKED_VERBS:
+        return verb in _ASKED_VERBS[name]
+    return verb not in _UNASKED_VERBS.get(name, ())
+
+
+async def ask_for_approval(turn: Turn, agent: str, command: Command, key: str) -> str:
+    """Ask the caller. Returns the result for a command that is refused; empty if it may run."""
+    title = command.title[:MAX_SHOWN_CHARACTERS]
+    details: dict[str, Any] = {
+        "agent": agent,
+        "command": command.name,
+        "arguments": title[len(command.name) :].strip(),
+    }
+    if command.body is not None:
+        details["body"] = command.body[:MAX_SHOWN_CHARACTERS]
+    question = f"The agent {agent} wants to run this command. May it?\n{title}"
+    answer: Approval = await record_of(turn).ask(
+        TaskState.INPUT_REQUIRED, question, Approval, f"approve/{key}", {}, details, fresh=True
+    )
+    if answer:
+        return ""
+    return REFUSED.format(why=f": {answer.comment[:500]}" if answer.comment else "")

@@ -35,7 +35,7 @@ from dragoman.hub.models.model import (
     estimate,
     traits_of,
 )
-from dragoman.hub.models.names import ModelNames
+from dragoman.hub.models.offered import ModelNames
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import Requests

@@ -15,9 +15,8 @@ from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.store.artifacts import StoredFile
 from dragoman.hub.store.memory_search import MemoryEntry, Relation
 from dragoman.hub.store.schedules import RunInfo, ScheduleFields
-from dragoman.hub.store.spending import Spent
+from dragoman.hub.store.spending import DayUsage, Spent
 from dragoman.hub.store.todos import Todo
-from dragoman.hub.store.usage import DayUsage
 from dragoman.hub.tenants.policy import Policy
 
 

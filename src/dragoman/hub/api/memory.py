@@ -11,8 +11,8 @@ from msgspec import UNSET, Struct, UnsetType
 from dragoman.hub.agents.constitution import Memory as Ranking
 from dragoman.hub.api.routes import ApiRequest, Natural, Route, RouteList, must_exist, page
 from dragoman.hub.hub import Hub
+from dragoman.hub.store.memories import SHARED
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
-from dragoman.hub.store.scratchpads import SHARED
 
 MAX_GRAPH_CHARACTERS, MAX_GRAPH_RELATIONS = 8 << 20, 10_000
 FIRST_MILLISECONDS = 10**11

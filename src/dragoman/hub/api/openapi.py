@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from dragoman.hub.api.access import scope_of
 from dragoman.hub.api.answers import ALSO, ANSWERS, UNCHANGED, Error
 from dragoman.hub.api.routes import ADMIN, ANYBODY, Route, Table
-from dragoman.hub.api.scopes import scope_of
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TAGS = {

@@ -1,6 +1,7 @@
-"""Files of conversations, by path, with quotas.
+"""Files of conversations, by path, with quotas; and images that commands gave to a model.
 
-A content of up to `INLINE_BYTES` is in the table. A larger one is in the blobs (`blobs.py`), in pieces on its way in and out.
+A content of up to `INLINE_BYTES` is in the table. A larger one is in the blobs (`blobs.py`), in pieces on its way in and out. Images are
+stored for a turn that runs again after a crash.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import mimetypes
 import re
 import time
 import unicodedata
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
+from dragoman.hub.models.model import Image
 from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
-from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.hub.tenants.policy import QuotaExceeded
 
@@ -311,3 +313,45 @@ async def _pieces(content: bytes) -> AsyncIterator[bytes]:
 
 async def _whole(content: bytes) -> AsyncGenerator[bytes, None]:
     yield content
+
+
+# -- images -------------------------------------------------------------------------------------------------
+
+_PICTURE_SECONDS = 7 * 86_400
+"""How long images are stored."""
+MAX_PICTURE_BYTES = 256 << 20
+"""Bytes of stored images per tenant; older ones are deleted."""
+_PUT = """
+insert into pictures (key, media_type, content, at) values (?, ?, ?, ?)
+on conflict (key) do update set media_type = excluded.media_type, content = excluded.content, at = excluded.at
+"""
+_DROP_OLD = "delete from pictures where at < ?"
+_MAKE_ROOM = """
+delete from pictures where key in (select key from (select key, sum(length(content)) over (order by n desc) as bytes
+from pictures where key > ? and key < ?) as counted where bytes > ?)
+"""
+_FIND = "select media_type, content from pictures where key = ?"
+
+
+class StoredPictures:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def put(self, tenant: str, key: str, image: Image) -> None:
+        """Store an image under `key`, which begins with the tenant. The oldest of a tenant that has too many go."""
+        now = int(time.time())
+
+        async def put(db: Transaction) -> None:
+            await db.change(_DROP_OLD, (now - _PICTURE_SECONDS,))
+            await db.change(_PUT, (key, image.media_type, image.content, now))
+            await db.change(_MAKE_ROOM, (f"{tenant}/", f"{tenant}0", MAX_PICTURE_BYTES))  # "0" follows "/"
+
+        await self._db.run(put)
+
+    async def find(self, keys: Sequence[str]) -> list[Image]:
+        """The stored images of these keys."""
+
+        async def find(db: Transaction) -> list[Row]:
+            return [await db.one(_FIND, (key,)) for key in keys]
+
+        return [Image(**row) for row in await self._db.read(find) if row is not None]

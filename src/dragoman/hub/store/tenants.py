@@ -14,12 +14,12 @@ from dragoman.errors import Forbidden, InvalidParams
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.hub.store.tokens import (
-    ADMIN,
+    ADMIN_PREFIX,
     FIRST_NAME,
     MANAGE,
     MAX_OVERLAP_SECONDS,
     SCOPES,
-    TENANT,
+    TENANT_PREFIX,
     Token,
     Tokens,
     add_token,
@@ -146,7 +146,7 @@ class Tenants:
 
     async def by_token(self, secret: str) -> Tenant | None:
         """The tenant of a token; None if it is unknown, revoked or expired, or if its tenant is disabled."""
-        if not secret.startswith(TENANT):
+        if not secret.startswith(TENANT_PREFIX):
             return None
         hashed = digest(secret)
         row = await self._db.look_up(_TOKEN_BY_HASH, (hashed,))
@@ -204,7 +204,7 @@ class Tenants:
 
     async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
         """A new tenant and its first token, which has the scope admin. Raises `InvalidParams` and `Conflict`."""
-        name, secret = _checked_name(name), new_token(TENANT)
+        name, secret = _checked_name(name), new_token(TENANT_PREFIX)
 
         async def add(db: Transaction) -> Tenant:
             await _must_be_free(db, name)
@@ -264,7 +264,7 @@ class Tenants:
 
         Without an overlap, all schedules are paused: somebody who stole a token may have made them.
         """
-        secret = new_token(TENANT)
+        secret = new_token(TENANT_PREFIX)
 
         async def change(db: Transaction) -> Tenant:
             made = await add_token(db, tenant.id, FIRST_NAME, MANAGE, secret, actor=actor)
@@ -307,7 +307,7 @@ class Tenants:
         if not token:
             if await self.has_admin():
                 return ""
-            token = made = new_token(ADMIN)
+            token = made = new_token(ADMIN_PREFIX)
             if show is not None:
                 show(made)
         hashed = digest(token)
@@ -324,7 +324,7 @@ class Tenants:
         self, *, show: Callable[[str], None], overlap: int = 0, actor: str = "cli"
     ) -> None:
         """Replace the admin token. `show` gets the new one before it is stored; the old one is valid for `overlap` more seconds."""
-        token = new_token(ADMIN)
+        token = new_token(ADMIN_PREFIX)
         show(token)
 
         async def change(db: Transaction) -> None:

@@ -20,7 +20,7 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction
 
-TENANT, ADMIN = "atr_", "adm_"
+TENANT_PREFIX, ADMIN_PREFIX = "atr_", "adm_"
 """How tokens of tenants and of administrators begin."""
 READ, RUN, MANAGE = "read", "run", "admin"
 SCOPES = (READ, RUN, MANAGE)
@@ -137,7 +137,7 @@ class Tokens:
         actor: str,
     ) -> tuple[Token, str]:
         """A new token and its secret. Raises `InvalidParams` and `Conflict`."""
-        name, secret, now = checked_name(name), new_token(TENANT), _now()
+        name, secret, now = checked_name(name), new_token(TENANT_PREFIX), _now()
         if scope not in SCOPES:
             why = f"is one of {', '.join(SCOPES)}"
             raise InvalidParams(f"the scope of a token {why}", fields=(("scope", why),))
@@ -196,7 +196,7 @@ class Tokens:
         The old one is valid for `overlap` more seconds, and its work and schedules go on. Without an overlap it is revoked. Raises
         `NotFound` and `Conflict`.
         """
-        secret, now = new_token(TENANT), _now()
+        secret, now = new_token(TENANT_PREFIX), _now()
         if expires_at is not None and expires_at <= now:
             raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
 

@@ -13,7 +13,7 @@ import logging
 from dragoman.errors import A2AError, RateLimited, keep_going
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models.model import Usage
-from dragoman.hub.models.prices import Prices
+from dragoman.hub.models.offered import Prices
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.spending import COST, TOKENS, Spending, seconds_to_midnight
 

@@ -28,7 +28,7 @@ from dragoman.errors import TaskNotFound
 from dragoman.hub.sandbox.folder_copy import TooDeepError, entries
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
-from dragoman.hub.store.exports import EXPORTED, Exports
+from dragoman.hub.store.tenant_rows import EXPORTED, Exports
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope

@@ -9,9 +9,8 @@ import re
 from collections.abc import Awaitable, Callable
 
 from dragoman.hub.quote import flatten, quote
-from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
-from dragoman.hub.store.scratchpads import SHARED, Scratchpads
 from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 BODY_LIMIT = 32 * 1024

@@ -15,7 +15,7 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.agents.constitution import Constitution, bundle_of
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.models.model import Usage
-from dragoman.hub.models.prices import Prices
+from dragoman.hub.models.offered import Prices
 
 _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
 """Members of a usage that are reported only if they are set."""

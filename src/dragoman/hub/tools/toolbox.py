@@ -7,9 +7,8 @@ from dragoman.hub.quote import flatten
 from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
-from dragoman.hub.store.memories import Memories
+from dragoman.hub.store.memories import Memories, Scratchpads
 from dragoman.hub.store.schedules import Schedules
-from dragoman.hub.store.scratchpads import Scratchpads
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
@@ -19,9 +18,8 @@ from dragoman.hub.tools.mcp import Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
-from dragoman.hub.tools.search_engines import WebSearch
 from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
-from dragoman.hub.tools.web import NO_BROWSER, BrowseTool, FetchTool, SearchTool
+from dragoman.hub.tools.web import NO_BROWSER, BrowseTool, FetchTool, SearchTool, WebSearch
 
 _ABSENT = {
     "/browse": NO_BROWSER,

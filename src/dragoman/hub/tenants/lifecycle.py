@@ -1,8 +1,12 @@
-"""Deletes tenants with everything they have: tasks and logs, webhooks, conversations, memory, files, schedules, folders.
+"""Renames and deletes tenants.
 
-The order makes a deletion safe to interrupt at any point. First the tenant is shut out and its work is canceled, on every hub. Then
-its tasks go, as soon as no hub runs them, then its rows, and its own row last. A hub that starts, or that finds a deletion which
-another hub began, goes on with it; several hubs may do so at once. Each hub deletes the folder that it has itself.
+A tenant keeps its number when it is renamed, and with it everything it has. Agents elsewhere that are registered for it are listed
+under its name, so they move.
+
+A tenant is deleted with everything it has: tasks and logs, webhooks, conversations, memory, files, schedules, folders. The order makes
+a deletion safe to interrupt at any point. First the tenant is shut out and its work is canceled, on every hub. Then its tasks go, as
+soon as no hub runs them, then its rows, and its own row last. A hub that starts, or that finds a deletion which another hub
+began, goes on with it; several hubs may do so at once. Each hub deletes the folder that it has itself.
 """
 
 from __future__ import annotations
@@ -13,14 +17,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from dragoman.engine.protocols import Store
+from msgspec.structs import replace
+
+from dragoman.engine.protocols import CatalogueStore, Store
 from dragoman.errors import A2AError
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.sandbox.folder_copy import remove
 from dragoman.hub.store.database import Database
-from dragoman.hub.store.deletions import DeletedTenant, Deletions
-from dragoman.hub.store.tenants import Tenant
-from dragoman.hub.tenants.rename import unregister_agents
+from dragoman.hub.store.tenant_rows import DeletedTenant, Deletions
+from dragoman.hub.store.tenants import Tenant, Tenants
 
 log = logging.getLogger(__name__)
 
@@ -108,3 +113,28 @@ def delete_folder(workspaces: Path, key: str) -> None:
     for path in (workspaces / f"t{key}", saved / f"t{key}", heap):
         if path.is_symlink() or path.exists():
             remove(path, saved / f"t{key}.deleted")
+
+
+_NO_LIMIT = 1 << 40
+
+
+async def rename_tenant(
+    tenants: Tenants, catalogue: CatalogueStore, tenant: Tenant, name: str, *, actor: str
+) -> Tenant:
+    """Raises `InvalidParams` and `Conflict`."""
+    await tenants.check_new_name(tenant, name)
+    registered = [agent for agent in await catalogue.registered() if agent.tenant == tenant.name]
+    for agent in registered:  # first copied, then renamed, then deleted: a hub that is killed loses none
+        await catalogue.register(replace(agent, tenant=name.strip()), limit=_NO_LIMIT)
+    renamed = await tenants.rename(tenant, name, actor=actor)
+    for agent in registered:
+        if renamed.name != tenant.name:
+            await catalogue.unregister(agent.tenant, agent.name)
+    return renamed
+
+
+async def unregister_agents(catalogue: CatalogueStore, name: str) -> None:
+    """Delete the agents elsewhere that are registered for a tenant."""
+    for agent in await catalogue.registered():
+        if agent.tenant == name:
+            await catalogue.unregister(agent.tenant, agent.name)
