@@ -7,6 +7,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from tests.waiting import elapse
+
 Answer = Callable[[asyncio.StreamWriter, dict[str, Any]], Awaitable[None]]
 
 
@@ -53,6 +55,8 @@ class Liar:
     def __init__(self) -> None:
         self.url = ""
         self.card: Any = {}
+        self.card_seconds = 0.0
+        """Between two bytes of the card."""
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.left = asyncio.Event()
         """Somebody closed a connection that was being answered."""
@@ -106,7 +110,7 @@ class Liar:
             path = first.split(" ")[1]
             self.requests.append((path, headers, json.loads(body) if body else {}))
             if "well-known" in path:
-                writer.write(http(json.dumps(self.card).encode()))
+                await self._write_slowly(writer, http(json.dumps(self.card).encode()))
             elif body:
                 await self.answer(writer, json.loads(body))
             else:
@@ -116,3 +120,9 @@ class Liar:
             self.left.set()
         finally:
             writer.close()
+
+    async def _write_slowly(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        for n in range(len(answer) if self.card_seconds else 0):
+            writer.write(answer[n : n + 1])
+            await elapse(self.card_seconds)
+        writer.write(b"" if self.card_seconds else answer)

@@ -20,7 +20,7 @@ from dragoman.bridge import upstream as upstream_module
 from dragoman.bridge.application import make_bridge
 from dragoman.bridge.errors import MAX_MESSAGE_CHARS
 from dragoman.bridge.settings import BridgeSettings, RouteSettings
-from dragoman.client import Client
+from dragoman.client import Client, connection
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import MAX_EVENT
 from dragoman.errors import (
@@ -245,6 +245,33 @@ async def test_a_task_that_was_not_asked_for_is_not_passed_on() -> None:
                     await caller.service.call(Call(), request)
                 assert "private" not in str(caught.value)
             assert (await caller.get("t2")).id == "t2"
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_a_card_that_comes_a_byte_at_a_time_is_given_up_once_for_all_who_wait(
+    binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_CARD_SECONDS", 0.5)
+    async with Liar() as liar:
+        liar.card_seconds = 0.02
+        settings: dict[str, Any] = {
+            "url": liar.url,
+            "binding": binding,
+            "mode": "pass",
+            "retries": 9,
+            "breaker": 0,
+        }
+        bridge = make_bridge(BridgeSettings(routes={"slow": RouteSettings(path="/slow", **settings)}))
+        async with running(bridge.app(store="memory:")):
+            upstream = bridge.routes[0].upstream
+            await until(lambda: upstream.health().servers[0].failures)
+            asked = len(liar.requests)
+            calls = [upstream.call(Call(), GetTask(id="t1")) for _ in range(5)]
+            for error in await asyncio.gather(*calls, return_exceptions=True):
+                assert (
+                    isinstance(error, Unreachable) and "did not show its card within 0.5 s" in error.message
+                )
+            assert len(liar.requests) <= asked + 2, "all of them wait for the same card"
 
 
 @pytest.mark.parametrize("mode", ["durable", "pass"])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Client, Policy, connect, discover
+from dragoman.client import Client, Policy, connect, discover, routes
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.transport import Response
-from dragoman.errors import InvalidRequest, MethodNotFound, Unreachable
+from dragoman.errors import A2AError, InvalidRequest, MethodNotFound, Unreachable
 from dragoman.model.task import TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_card, page
 
@@ -192,6 +192,20 @@ async def test_the_client_tries_the_next_interface_if_one_takes_no_messages(stat
     async with reach(site) as agent:
         assert await agent("hello") == "fine"
     assert site.paths() == [NEW, "/gone", "/rpc"]
+
+
+async def test_a_card_with_many_interfaces_that_do_not_work_does_not_cost_time_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "_ROUTES_SECONDS", 0.0)
+    interfaces = [
+        {"url": f"{BASE}/{n}", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"} for n in range(9)
+    ]
+    site = Site({NEW: page(card(supportedInterfaces=interfaces))})
+    async with reach(site) as agent:
+        with pytest.raises(A2AError):
+            await agent("hello")
+    assert site.paths() == [NEW, "/0"]
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 415, 422])

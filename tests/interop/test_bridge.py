@@ -64,14 +64,6 @@ LACKS = (
         role="server",
         libraries=frozenset({"a2a-sdk-0.2.16"}),
     ),
-    CrossingLack(
-        frozenset({"cancel"}),
-        "On a2a-sdk 0.3.26 a late update may undo a cancel.",
-        mode="pass",
-        role="server",
-        libraries=frozenset({"a2a-sdk-0.3.26"}),
-        sometimes=True,
-    ),
 )
 
 

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.bridge.answers import StreamCheck, check_answer
+from dragoman.bridge.cancels import CancelCheck
 from dragoman.bridge.credentials import CallerAway, RouteCredentials, acting_for
 from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
@@ -158,6 +159,7 @@ class Upstream:
             for url in settings.addresses
         ]
         self._queue = _Queue(settings.concurrency)
+        self._cancels = CancelCheck(name, self._ask)
         self._reading: asyncio.Task[None] | None = None
 
     # -- the agent ---------------------------------------------------------------------------------------------
@@ -185,6 +187,7 @@ class Upstream:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+        await self._cancels.close()
         for server in self._servers:
             await server.close()
         await self._credentials.close()
@@ -278,6 +281,12 @@ class Upstream:
     # -- Service -----------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
+        result = await self._ask(call, request)
+        if isinstance(request, CancelTask) and not self.deduplicates:
+            self._cancels.begin(call, request, result)
+        return self._cancels.correct(result) if isinstance(request, GetTask) else result
+
+    async def _ask(self, call: Call, request: Request) -> Any:
         op = UNARY[type(request)].name if type(request) in UNARY else EXTENSION.name
         seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
         # A cancel does not wait for what it ends.
@@ -519,7 +528,8 @@ class _Server:
         if several:
             self._policy = replace(self._policy, patience=_FAILOVER_PATIENCE_SECONDS)
         self._connection: _Connection | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[_Connection] | None = None
+        """Opens the connection, for all who want it."""
         self._refreshing: asyncio.Task[None] | None = None
         """Reads the card again, because it is old."""
         self._checking: asyncio.Task[None] | None = None
@@ -536,21 +546,36 @@ class _Server:
 
     async def connect(self) -> _Connection:
         """The connection; opens it if there is none. Raises `A2AError`: then nothing was sent but a request for the card."""
-        if (connection := self._connection) is None:
-            async with self._opening:
-                if (connection := self._connection) is None:
-                    try:
-                        connection = await self._open()
-                    except A2AError as error:
-                        if not isinstance(error, TokenUnavailable):
-                            self._failed(error)
-                        raise
-                    self.succeeded()
-        elif time.monotonic() - connection.since > _CARD_SECONDS and (
+        while (connection := self._connection) is None:
+            if begins := self._opening is None:
+                self._opening = asyncio.create_task(self._open_first())
+                self._opening.add_done_callback(self._opened)
+            assert self._opening is not None
+            try:
+                return await asyncio.shield(self._opening)
+            except Unauthenticated:  # a private card may be read with the credentials of who comes first
+                if begins:
+                    raise
+        if time.monotonic() - connection.since > _CARD_SECONDS and (
             self._refreshing is None or self._refreshing.done()
         ):
             self._refreshing = asyncio.create_task(self._refresh(connection))
         return connection
+
+    async def _open_first(self) -> _Connection:
+        try:
+            connection = await self._open()
+        except A2AError as error:
+            if not isinstance(error, TokenUnavailable):
+                self._failed(error)
+            raise
+        self.succeeded()
+        return connection
+
+    def _opened(self, opening: asyncio.Task[_Connection]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # those who waited for it know
 
     async def _open(self) -> _Connection:
         settings = self._settings
@@ -590,7 +615,7 @@ class _Server:
             await self._open()
 
     async def close(self) -> None:
-        for task in (self._refreshing, self._checking):
+        for task in (self._opening, self._refreshing, self._checking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

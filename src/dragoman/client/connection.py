@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from dragoman.client import discover
 from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.catalogue import RemoteCatalogue, card_of, is_catalogue, split_catalogue
 from dragoman.client.config import find_entry, read_agents
+from dragoman.client.credentials import Outgoing
 from dragoman.client.discover import AgentCache, FoundCard, find_card, read_given_card, resolve_target
 from dragoman.client.extensions import ClientExtension
 from dragoman.client.resumable_stream import RetryingService
@@ -32,9 +34,13 @@ from dragoman.model.card import AgentCard
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 IN_PROCESS = "http://localhost"
 """The URL of every agent in this process."""
-_CARD_SECONDS = 30.0
+_CARD_SECONDS = 15.0
+"""For everything that it takes to read the card: all places where it may be, all attempts, with and without credentials, and the
+keys that signed it. Only the time in which a person logs in is not counted."""
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -191,13 +197,15 @@ def _is_remote(target: Any) -> bool:
 async def _open(transport: AuthorizedTransport, where: Any, options: Options) -> Link:
     # All agents in this process have the same URL, so nothing is cached under it.
     cache = AgentCache() if where == IN_PROCESS else options.cache or discover.SHARED_CACHE
+    limit = _TimeLimit(_CARD_SECONDS)
     if isinstance(where, str):
-        found = await _find_card(transport, where, options, cache)
+        found = await _find_card(transport, where, options, cache, limit)
         prefer = where
     else:
         found, prefer = read_given_card(where), ""
     if options.signed_by is not None:
-        found = await discover.verify_card(found, options.signed_by, transport.without_credentials)
+        verifying = discover.verify_card(found, options.signed_by, transport.without_credentials)
+        found = await limit.run(verifying, "the keys that may have signed the card could not be read")
     routes = find_routes(
         found,
         version=options.version,
@@ -219,8 +227,26 @@ async def _open(transport: AuthorizedTransport, where: Any, options: Options) ->
     return Link(found, peer, service, transport)
 
 
+class _TimeLimit:
+    """Limits the time of several steps together."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = self._left = seconds
+
+    async def run(self, step: Awaitable[T], failed: str) -> T:
+        """The result of a step. Raises `Unreachable` if there is no time left; `failed` says what did not happen."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._left):
+                return await step
+        except TimeoutError:
+            raise Unreachable(f"{failed} within {self._seconds:g} s") from None
+        finally:
+            self._left = max(0.0, self._left - (time.monotonic() - began))
+
+
 async def _find_card(
-    transport: AuthorizedTransport, url: str, options: Options, cache: AgentCache
+    transport: AuthorizedTransport, url: str, options: Options, cache: AgentCache, limit: _TimeLimit
 ) -> FoundCard:
     """The card; without credentials if the agent shows it so."""
     transport.origin = origin_of(options.origin or url)
@@ -235,17 +261,14 @@ async def _find_card(
         attempt = 0
         while True:
             try:
-                async with asyncio.timeout(_CARD_SECONDS):
-                    return await find_card(
-                        transport,
-                        url,
-                        cache,
-                        version=version,
-                        private=private,
-                        has_credentials=has_credentials,
-                    )
-            except TimeoutError:
-                raise Unreachable(f"{url} did not show its card within {_CARD_SECONDS:g} s") from None
+                return await find_card(
+                    transport,
+                    url,
+                    cache,
+                    version=version,
+                    private=private,
+                    has_credentials=has_credentials,
+                )
             except A2AError as error:
                 attempt += 1
                 final = isinstance(error, NotSent) or not is_transient(error)
@@ -253,13 +276,16 @@ async def _find_card(
                     raise
                 await pause(options.policy, attempt, error, None)
 
+    failed = f"{url} did not show its card"
     try:
-        return await find(private=bool(options.headers), has_credentials=options.credentials is not None)
+        known = options.credentials is not None
+        return await limit.run(find(private=bool(options.headers), has_credentials=known), failed)
     except Unauthenticated:
         transport.credential = choose_credential(options, None, transport.origin)
         if transport.credential is None:
             raise
-    return await find(private=True, has_credentials=True)
+    await transport.add_credential(Outgoing(url, {}))  # fetches it: somebody may have to log in
+    return await limit.run(find(private=True, has_credentials=True), failed)
 
 
 def choose_credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:

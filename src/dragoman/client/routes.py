@@ -8,6 +8,7 @@ long as the card promises the same.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from importlib.util import find_spec
@@ -72,6 +73,8 @@ _FALLBACKS = {JSONRPC: ("1.0", "0.3", "0.1"), HTTP_JSON: ("1.0", "0.3-proto"), G
 _TRY_ANOTHER = (MethodNotFound, InvalidRequest, VersionNotSupported, NotSent, NotThere)
 """Errors after which the peer has done nothing, and would do nothing for the same request. Servers that follow the samples
 of 0.1 and 0.2 answer InvalidRequest if they do not know the method."""
+_ROUTES_SECONDS = 15.0
+"""After so long no other interface is tried for a call: a card may name many hosts that do not answer."""
 _MAX_INTERFACES = 32
 """Only the first interfaces of a card are tried, so that a card cannot make a client connect to a thousand hosts."""
 _IN_EVERY_VERSION = (SendMessage, GetTask, CancelTask, SubscribeToTask)
@@ -226,19 +229,19 @@ class RoutedPeer:
         return self._peer.is_dragoman
 
     async def call(self, call: Call, request: Request) -> Any:
-        tried: dict[int, A2AError] = {}
+        tried, latest = dict[int, A2AError](), time.monotonic() + _ROUTES_SECONDS
         while True:
             n = self._n
             try:
                 result = await self._call(call, self._for_tenant(request))
             except _TRY_ANOTHER as error:
-                self._next(n, tried, request, error)
+                self._next(n, tried, request, error, latest)
             else:
                 self._settle(n, request)
                 return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        tried: dict[int, A2AError] = {}
+        tried, latest = dict[int, A2AError](), time.monotonic() + _ROUTES_SECONDS
         received = False
         while True:
             n = self._n
@@ -253,7 +256,7 @@ class RoutedPeer:
             except _TRY_ANOTHER as error:
                 if received:
                     raise
-                self._next(n, tried, request, error)
+                self._next(n, tried, request, error, latest)
 
     async def _call(self, call: Call, request: Request) -> Any:
         """A call over the present route. Adds what its version has in another place, or not at all."""
@@ -281,10 +284,12 @@ class RoutedPeer:
             return request
         return replace(request, tenant=here)
 
-    def _next(self, n: int, tried: dict[int, A2AError], request: Request, error: A2AError) -> None:
+    def _next(
+        self, n: int, tried: dict[int, A2AError], request: Request, error: A2AError, latest: float
+    ) -> None:
         """Route `n` did not work: take one that this call has not `tried`.
 
-        If there is none, take the first route again, and raise its error.
+        If there is none, or no time for one, take the first route again, and raise its error.
         """
         was = self._routes[n]
         if isinstance(error, InvalidRequest) and not self._may_mean_version(n):
@@ -299,7 +304,7 @@ class RoutedPeer:
             self._settled = len(self._routes) == 1  # the agent speaks another version now
         if self._settled or not (unreachable or _shows_version(request, was)):
             raise error
-        left = [i for i in range(len(self._routes)) if i not in tried]
+        left = [i for i in range(len(self._routes)) if i not in tried and time.monotonic() < latest]
         self._take(left[0] if left else 0)
         if not left:
             raise next(iter(tried.values()))
