@@ -169,7 +169,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "httpx2": ("mcp.http_client",),
     "jsonschema": ("mcp",),
     "referencing": ("mcp",),
-    "xllamacpp": ("hub.models.embedded",),
+    "xllamacpp": ("hub.models.local",),
 }
 """Optional libraries, and the modules that are there for them."""
 

@@ -32,8 +32,8 @@ from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import TextFilter, parse
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.routing import for_event, guess
+from dragoman.hub.models.local import demo_reply as reply
 from dragoman.hub.models.model import ChatMessage, Prompt
-from dragoman.hub.models.scripted import demo_reply as reply
 from dragoman.hub.schedules import run_times
 from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
@@ -56,8 +56,6 @@ OURS = {
     "settings: \\s*\\[([^\\[\\]]+)\\]": "the operator's dragoman.toml",
     "reading: \\w+": "our own names",
     "routes._PARAMETER": "our own routes",
-    "openapi._PARAMETER": "our own routes",
-    "openapi: \\w+": "our own routes",
     "openapi: \\W": "the name of a method that the developer's own extension adds",
     "routing: \\w+": "our own list of words",
     "fetcher: \\w+": "our own list of words",
@@ -312,25 +310,25 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "&#", "1", ""),
     ),
     "fetcher: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
-    "scripted._RULES": (
+    "local._RULES": (
         ("search", "", "US", ""),
         ("search", "", "hello t", ""),
         ("search", "", "report", ""),
     ),
-    "scripted._RESULT": (
+    "local._RESULT": (
         ("search", "", "[/agent a]b\n", ""),
         ("search", "", "[/agent ", ""),
         ("search", "[/agent ", "a", ""),
         ("search", "[/agent a", "]", "b"),
     ),
-    "scripted._NAME_LINE": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
+    "local._NAME_LINE": (("search", "", "NAME: ", "\n"), ("search", "", "NAME:\n", "")),
     "run_times._ZONE": (("fullmatch", "", "a", ""), ("fullmatch", "a", "/", "!")),
     "run_times._FORMS": (
         ("fullmatch", "in ", "1", ""),
         ("fullmatch", "every ", "day ", ""),
         ("fullmatch", "", "every ", ""),
     ),
-    "search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
+    "memory_search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
     "message_input._IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
     "tokens.NAME": (("fullmatch", "", "a ", ""),),
     "mcp._ADDRESS": (("match", "", "a", ""),),

@@ -15,7 +15,7 @@ from dragoman.console import hub as console_hub
 from dragoman.console.hub import HubConsole
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
-from dragoman.hub.models.scripted import EchoModel
+from dragoman.hub.models.local import EchoModel
 from dragoman.hub.settings import Settings
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage

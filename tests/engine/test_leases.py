@@ -12,7 +12,7 @@ from dragoman.buses import LocalBus
 from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import HeldLease
-from dragoman.hub.models import ask as asking
+from dragoman.hub.models import calls
 from dragoman.hub.models.model import Delta, Prompt
 from dragoman.model.ops import GetTask
 from dragoman.model.task import TaskState
@@ -97,7 +97,7 @@ async def call_peer(turn: Turn, done: list[str]) -> None:
 
 
 async def ask_model(turn: Turn, done: list[str]) -> None:
-    await asking.ask(turn, "model/1", Speaker(done), Prompt(model="", system="", messages=()))
+    await calls.ask(turn, "model/1", Speaker(done), Prompt(model="", system="", messages=()))
 
 
 WAYS = pytest.mark.parametrize("once", [take_step, take_steps_together, call_peer, ask_model])

@@ -7,7 +7,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from dragoman.hub.api.openapi import document
+from dragoman.hub.api.about import document
 from dragoman.server.routes import Route, Table
 from tests.server.wire import Answer
 

@@ -14,7 +14,7 @@ from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unauthenticated
 from dragoman.hub.agents.programs import StoppableModel, on_behalf_of
-from dragoman.hub.models.ask import respond
+from dragoman.hub.models.calls import respond
 from dragoman.hub.models.model import Prompt
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage

@@ -14,7 +14,7 @@ from dragoman import Agent, Turn
 from dragoman.console.hub import HubConsole
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
-from dragoman.hub.models.scripted import EchoModel
+from dragoman.hub.models.local import EchoModel
 from dragoman.hub.settings import Settings
 from dragoman.server.app import App
 from tests.catalogue.elsewhere import elsewhere

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.hub.models import embedded
+from dragoman.hub.models import local
 from tests.hub.house import house, message
 
-pytestmark = pytest.mark.skipif(not embedded.available(), reason="the embedded model is not installed")
+pytestmark = pytest.mark.skipif(not local.available(), reason="the embedded model is not installed")
 
 
 async def test_the_embedded_model_answers_over_a2a_and_over_the_native_api() -> None:
-    async with house(model=embedded.EmbeddedModel(most=12)) as hub:
+    async with house(model=local.EmbeddedModel(most=12)) as hub:
         acme = await hub.tenant("acme")
         stream = acme.open_rpc("index", "message/stream", message("What is the capital of France?"))
         stream.patience = 60.0

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.hub.agents.globs import matches_glob
 from dragoman.hub.api.routes import ADMIN
+from dragoman.hub.tenants.policy import matches_glob
 from dragoman.server.runtime import running
 from tests.hub.house import ON_POSTGRES, Caller, House, house
 

@@ -11,10 +11,10 @@ import pytest
 
 from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.assembly import choose
-from dragoman.hub.models import embedded
-from dragoman.hub.models.ask import respond
-from dragoman.hub.models.embedded import EmbeddedModel
+from dragoman.hub.models import local as local_models
+from dragoman.hub.models.calls import ModelByProvider, RetryingModel, respond
 from dragoman.hub.models.hosted import HostedModel, missing_key
+from dragoman.hub.models.local import EchoModel, EmbeddedModel
 from dragoman.hub.models.model import (
     ChatMessage,
     Delta,
@@ -27,8 +27,6 @@ from dragoman.hub.models.model import (
     Usage,
     traits_of,
 )
-from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
-from dragoman.hub.models.scripted import EchoModel
 from dragoman.hub.settings import KEYS, Settings, settings
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
@@ -241,7 +239,7 @@ async def test_a_constitution_with_a_larger_model_than_the_hub_has_gets_its_comm
 
 
 def test_a_hub_with_the_embedded_model_reaches_the_models_that_constitutions_name() -> None:
-    if not embedded.available():
+    if not local_models.available():
         pytest.skip("no embedded model is installed")
     model = choose(Settings(model="embedded"))
     assert traits_of(model, "").plain and traits_of(model, "embedded").plain
@@ -309,7 +307,7 @@ async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_o
         assert prompt.tools == () and "COMMANDS" in prompt.system
 
 
-local = pytest.mark.skipif(not embedded.available(), reason="no embedded model is installed")
+local = pytest.mark.skipif(not local_models.available(), reason="no embedded model is installed")
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import response_schema_conformance, status_code_conformance
 
 from dragoman.agent.agent import Agent
+from dragoman.hub.api.about import answer_of
 from dragoman.hub.api.answers import ANSWERS
-from dragoman.hub.api.openapi import answer_of
 from dragoman.server.runtime import running
 from tests.hub import openapi_check
 from tests.hub.house import ADMIN, SCOUT, Caller, House, house

@@ -20,9 +20,9 @@ from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.sandbox import folder_copy as copying
 from dragoman.hub.sandbox import launch, process
+from dragoman.hub.sandbox.child_process import RunAsUser
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
 from dragoman.hub.store.database import Database
@@ -577,7 +577,7 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
 
 @root
 def test_root_without_setuid_runs_commands_and_warns(tmp_path: Path) -> None:
-    code = "from dragoman.hub.sandbox.run_as import command_user, root_warning; print(command_user(), root_warning())"
+    code = "from dragoman.hub.sandbox.child_process import command_user, root_warning; print(command_user(), root_warning())"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code]
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Unavailable
+from dragoman.hub.api.access import UserRules, Users
 from dragoman.hub.settings import InvalidSetting, settings
-from dragoman.hub.tenants.users import UserRules, Users
 from tests.auth.issuer import AUDIENCE, EC, ISSUER, OTHER_EC, PUBLISHED, Pages, claims, mint
 from tests.hub.house import Caller, House, events, house, message
 
@@ -18,7 +18,7 @@ CONFIGURATION, KEYS = f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/k
 RULES: dict[str, Any] = {"oidc_issuer": ISSUER, "oidc_audience": (AUDIENCE,)}
 
 
-def trust(hub: House, **rules: Any) -> None:
+def trust(hub: House, pages: Pages | None = None, **rules: Any) -> None:
     """Let the hub read the pages of the issuer without a network."""
     given = UserRules(
         **{
@@ -32,8 +32,8 @@ def trust(hub: House, **rules: Any) -> None:
             **rules,
         }
     )
-    pages = Pages(**{CONFIGURATION: {"issuer": ISSUER, "jwks_uri": KEYS}, KEYS: PUBLISHED})
-    hub.hub.users = Users(hub.hub.tenants, given, pages)
+    pages = pages or Pages(**{CONFIGURATION: {"issuer": ISSUER, "jwks_uri": KEYS}, KEYS: PUBLISHED})
+    hub.hub.identify_user = Users(hub.hub.tenants, given, pages).identify
 
 
 def user(hub: House, name: str = "ada", scope: str = "dragoman:run", **more: Any) -> Caller:
@@ -155,9 +155,7 @@ async def test_users_of_a_disabled_tenant_are_refused() -> None:
 
 async def test_an_issuer_that_cannot_be_reached_is_no_failure_of_the_token() -> None:
     async with house(**RULES) as hub:
-        trust(hub)
-        assert hub.hub.users is not None
-        hub.hub.users._fetch = Pages()
+        trust(hub, pages=Pages())
         await hub.tenant("acme")
         answer = await user(hub)("GET", "/v1/agents")
         assert answer.status == Unavailable.http and "keys of the issuer" in answer.json["error"]

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import TaskState, connect
 from dragoman.cli.new import TEMPLATES, write_project
-from dragoman.hub.models.embedded import weights
+from dragoman.hub.models.local import weights
 from tests.interop.environments import install, python
 from tests.serving import Server
 

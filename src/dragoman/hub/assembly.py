@@ -24,22 +24,21 @@ from dragoman.engine.runner import Program
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import StoppableModel
-from dragoman.hub.agents.prompt import roster
-from dragoman.hub.api.access import mounts_by_agent
+from dragoman.hub.agents.prompt import ConversationHistory, roster
+from dragoman.hub.api.access import UserRules, Users, mounts_by_agent
 from dragoman.hub.api.agents import HubSource
 from dragoman.hub.api.answers import ModelInfo
-from dragoman.hub.conversations.history import ConversationHistory
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.models import embedded
+from dragoman.hub.models import local
+from dragoman.hub.models.calls import ModelByProvider, RetryingModel
+from dragoman.hub.models.local import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.models.model import Model, ModelError, traits_of
 from dragoman.hub.models.offered import ModelNames, Prices
-from dragoman.hub.models.retrying import ModelByProvider, RetryingModel
-from dragoman.hub.models.scripted import DemoModel, EchoModel, ScriptFileModel
+from dragoman.hub.sandbox.child_process import command_user, root_warning
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.run_as import command_user, root_warning
 from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
@@ -54,7 +53,6 @@ from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Quotas
-from dragoman.hub.tenants.users import UserRules, Users
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from dragoman.hub.tools.fetcher import HttpFetcher
@@ -142,7 +140,7 @@ def application(
     )
     fetch = Fetcher()
     if settings.oidc_issuer:
-        hub.users = Users(hub.tenants, _user_rules(settings), fetch)
+        hub.identify_user = Users(hub.tenants, _user_rules(settings), fetch).identify
     residence.open(hub)
     scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
@@ -280,9 +278,9 @@ def choose(settings: Settings) -> Model:
     if name == DEMO:
         return DemoModel()
     if name == EMBEDDED or not settings.model:
-        if not settings.model and not embedded.available():
+        if not settings.model and not local.available():
             return EchoModel()
-        small = embedded.EmbeddedModel(rest)
+        small = local.EmbeddedModel(rest)
         if find_spec("any_llm") is None:
             return small
         # A constitution that names a provider's model gets that model.
@@ -292,9 +290,9 @@ def choose(settings: Settings) -> Model:
     if find_spec("any_llm") is None:
         raise ModelError("not_found", "models of providers need the extra `llm`: pip install 'dragoman[llm]'")
     hosted = _hosted(settings, settings.model)
-    if not embedded.available():
+    if not local.available():
         return hosted
-    return ModelByProvider({"*": hosted, "": hosted, EMBEDDED: embedded.EmbeddedModel()})
+    return ModelByProvider({"*": hosted, "": hosted, EMBEDDED: local.EmbeddedModel()})
 
 
 def _hosted(settings: Settings, default: str) -> Model:
@@ -319,8 +317,8 @@ def listed(settings: Settings) -> list[ModelInfo]:
     for model in dict.fromkeys((settings.model, settings.index_model)):
         if "/" in model and ":" not in model.partition("/")[0]:
             out.append(ModelInfo(id=model, provider=model.partition("/")[0]))
-    if embedded.available():
-        out.append(ModelInfo(id=embedded.NAME, provider=EMBEDDED, context_window=4096))
+    if local.available():
+        out.append(ModelInfo(id=local.EMBEDDED_NAME, provider=EMBEDDED, context_window=4096))
     if not out or settings.model.startswith((DEMO, ECHO, SCRIPTED)):
         out.append(ModelInfo(id=settings.model.partition(":")[0] or ECHO, provider="dragoman"))
     out += [ModelInfo(id=name, provider=of.partition("/")[0]) for name, of in settings.model_aliases.items()]

@@ -49,9 +49,7 @@ from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
 from dragoman.hub.tenants.budgets import Budgets
-from dragoman.hub.tenants.export import TenantExport
-from dragoman.hub.tenants.lifecycle import TenantDeletion, rename_tenant
-from dragoman.hub.tenants.users import Users
+from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, rename_tenant
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
 from dragoman.model.content import Message, Part, Role
@@ -114,8 +112,8 @@ class Hub:
         self.folder_lock = FolderLock(folder) if folder is not None else None
         """None: several hubs share the database."""
         self.tenants, self.requests = Tenants(database), Requests(database)
-        self.users: Users | None = None
-        """Knows the users of tenants, if the settings name an issuer."""
+        self.identify_user: Callable[[str], Awaitable[Tenant]] | None = None
+        """Finds the tenant of a user's token, if the settings name an issuer (`api/access.py`)."""
         self.deletion = TenantDeletion(database, store, workspaces)
         self._workspaces = workspaces
         self.admin_token_is_set = admin_token_is_set

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import write_card
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules, tokens
+from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules
 from dragoman.hub.api.access import (
     AGENTS_PATH,
     AuthenticatedTenant,
@@ -71,7 +71,6 @@ class Site:
                     *memory.routes(hub),
                     *schedules.todo_routes(hub),
                     *schedules.routes(hub, scheduler),
-                    *tokens.routes(hub),
                     *admin.routes(hub),
                     *about.routes(hub, models, lambda: self.table, strict=strict),
                 ]

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.agents.event_writer import ANSWERS
-from dragoman.hub.agents.globs import matches_glob
-from dragoman.hub.models.ask import ModelReply, respond
+from dragoman.hub.models.calls import ModelReply, respond
 from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, traits_of
 from dragoman.hub.quote import HOW_TO_READ, flatten, quote
+from dragoman.hub.tenants.policy import matches_glob
 from dragoman.hub.tools.delegate import delegate
 from dragoman.hub.tools.tool import Session
 

@@ -2,19 +2,28 @@
 
 The site authenticates HTTP requests. Over gRPC, each call brings its token. A route for tenants that is not in the table of scopes
 stops the hub from starting, so that none is open by mistake. Over A2A, `Hub` checks the same scopes for each operation.
+
+People of a tenant may be known by the company's own login (OpenID Connect). The operator says which issuer is trusted, which audience
+its tokens must be for, which claim names the tenant, and which words of which claim stand for the scopes read, run and admin. A
+user shows the access token of the issuer instead of a token of the hub. Everything a tenant has belongs to the tenant: its
+users see the same agents, tasks and conversations. The audit names the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.auth.jwt import OIDC, scopes_of
+from dragoman.auth.schemes import Fetch, Presented
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.api.routes import TENANT, Route
 from dragoman.hub.hub import Hub
-from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.store.tokens import MANAGE, READ, RUN, TENANT_PREFIX
 from dragoman.model.ops import Principal
 from dragoman.server.mount import Mount
@@ -65,8 +74,8 @@ async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
 async def identify(hub: Hub, token: str) -> Tenant:
     """The tenant of a token, of the hub or of the issuer that knows the users. Raises `Unauthenticated`, `Forbidden`, and
     `Unavailable` if the keys of the issuer cannot be fetched."""
-    if hub.users is not None and not token.startswith(TENANT_PREFIX) and token.count(".") == 2:
-        return await hub.users.identify(token)
+    if hub.identify_user is not None and not token.startswith(TENANT_PREFIX) and token.count(".") == 2:
+        return await hub.identify_user(token)
     if (tenant := await hub.tenants.by_token(token)) is None:
         raise Unauthenticated("missing or invalid bearer token")
     return tenant
@@ -204,3 +213,84 @@ def with_scopes(routes: Iterable[Route]) -> list[Route]:
 def scope_of(route: Route) -> str:
     """The scope that a route needs; empty for one that is not for tenants."""
     return route.access.removeprefix(ACCESS) if route.access.startswith(ACCESS) else ""
+
+
+# -- users of a company ------------------------------------------------------------------------------------
+
+MAX_USER_CHARACTERS = 300
+"""Of the issuer and the subject together."""
+
+
+class UserRules(Struct, frozen=True, kw_only=True):
+    """How the tokens of an issuer are read."""
+
+    issuer: str
+    audience: Sequence[str]
+    tenant_claim: str
+    scope_claim: str
+    read: Sequence[str]
+    run: Sequence[str]
+    admin: Sequence[str]
+    """The words of the claim that stand for each scope."""
+
+
+class Users:
+    """Raises `ValueError` for rules without an audience."""
+
+    def __init__(self, tenants: Tenants, rules: UserRules, fetch: Fetch) -> None:
+        self._tenants, self._rules, self._fetch = tenants, rules, fetch
+        self._check = OIDC(rules.issuer, audience=tuple(rules.audience))
+
+    async def identify(self, token: str) -> Tenant:
+        """The tenant of a user's token. Raises `Unauthenticated`, `Forbidden` and `Unavailable`."""
+        principal = await self._check.authenticate(
+            Presented({"authorization": f"Bearer {token}"}), self._fetch
+        )
+        if principal is None:
+            raise Unauthenticated("missing or invalid bearer token")
+        if len(principal.id) > MAX_USER_CHARACTERS:
+            raise Unauthenticated("the subject of the token is too long")
+        named = self._tenant_name(principal.claims)
+        scope = self._scope(principal.claims)
+        tenant = await self._tenants.by_user(
+            named,
+            principal.id,
+            scope,
+            expires_at=int(principal.claims["exp"]),
+            scopes=_foreign(principal),
+        )
+        if tenant is None:  # nobody learns which tenants there are
+            raise Forbidden("the token names no tenant of this hub that its user may use")
+        return tenant
+
+    def _tenant_name(self, claims: Mapping[str, Any]) -> str:
+        words = _words(claims, self._rules.tenant_claim, split=False)
+        if len(words) != 1:
+            raise Forbidden(f"the claim {self._rules.tenant_claim} of the token must name one tenant")
+        return words[0]
+
+    def _scope(self, claims: Mapping[str, Any]) -> str:
+        rules, words = self._rules, set(_words(claims, self._rules.scope_claim))
+        for scope, meant in ((MANAGE, rules.admin), (RUN, rules.run), (READ, rules.read)):
+            if words.intersection(meant):
+                return scope
+        raise Forbidden(f"the claim {rules.scope_claim} of the token gives no scope of this hub")
+
+
+def _words(claims: Mapping[str, Any], name: str, *, split: bool = True) -> list[str]:
+    """The values of a claim: a text (with blanks between words, if `split`), a number or a list. A name with dots may lead into objects."""
+    value: Any = claims.get(name)
+    if value is None and "." in name:
+        value = claims
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str):
+        return value.split() if split else [value]
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _foreign(principal: Principal) -> frozenset[str]:
+    """The scopes that the issuer gave, for skills of agents. None of them may look like one of the hub."""
+    return frozenset(scope for scope in scopes_of(principal.claims) if not scope.startswith("tenant:"))

@@ -29,7 +29,7 @@ from dragoman.hub.conversations.events import EventFrames, HubEvent, describe_re
 from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
-from dragoman.hub.models.ask import respond
+from dragoman.hub.models.calls import respond
 from dragoman.hub.models.model import Model, traits_of
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation

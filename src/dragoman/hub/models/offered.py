@@ -13,9 +13,8 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Constitution
-from dragoman.hub.agents.globs import matches_glob
 from dragoman.hub.models.model import Usage
-from dragoman.hub.tenants.policy import Policy, matches_any
+from dragoman.hub.tenants.policy import Policy, matches_any, matches_glob
 
 
 class ModelNames:

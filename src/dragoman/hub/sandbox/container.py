@@ -14,8 +14,7 @@ from pathlib import Path
 
 from dragoman.errors import Unavailable
 from dragoman.hub.periodic import PeriodicWork
-from dragoman.hub.sandbox.child_process import start
-from dragoman.hub.sandbox.run_as import RunAsUser
+from dragoman.hub.sandbox.child_process import RunAsUser, start
 from dragoman.observe.logs import redact
 
 log = logging.getLogger(__name__)

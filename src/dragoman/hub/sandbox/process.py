@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.errors import Unavailable
-from dragoman.hub.sandbox.child_process import start
-from dragoman.hub.sandbox.run_as import RunAsUser
+from dragoman.hub.sandbox.child_process import RunAsUser, start
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import A2AError, Unavailable, keep_going
-from dragoman.hub.sandbox.child_process import ChildProcess, start
-from dragoman.hub.sandbox.run_as import RunAsUser
+from dragoman.hub.sandbox.child_process import ChildProcess, RunAsUser, start
 from dragoman.hub.sandbox.workspace import Workspace, min_free_bytes
 from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
 

@@ -2,7 +2,7 @@
 
 Its content is not trusted: links are not followed, only plain files are read, and permissions that a command removed are
 restored. The folder has a size limit. A copy of it is kept beside it, and restored if a command exceeds the limit. If the hub
-runs as root, another user owns the folders (`run_as.py`).
+runs as root, another user owns the folders (`RunAsUser`).
 
 Every function blocks: call it on a thread.
 """
@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.errors import InvalidParams
+from dragoman.hub.sandbox.child_process import RunAsUser
 from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
-from dragoman.hub.sandbox.run_as import RunAsUser
 from dragoman.hub.store.artifacts import clean_path
 from dragoman.hub.tenants.policy import QuotaExceeded
 
