@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.records import PIECE_BYTES, size_of
+from dragoman.engine.records import PIECE_BYTES, SnapshotCache, size_of
 from dragoman.engine.turn import Turn
 from dragoman.errors import UnsupportedOperation
 from dragoman.model.ops import GetTask, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate
-from dragoman.stores.common import SnapshotCache
 from tests.engine.conftest import Start, call, say
 
 CHUNK = 20_000

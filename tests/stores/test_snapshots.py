@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.records import Mail, Record, Snapshot, pack, unpack
+from dragoman.engine.records import Mail, Record, Snapshot, SnapshotCache, pack, unpack
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Scope
-from dragoman.stores.common import SnapshotCache
 
 MEGABYTE = 1 << 20
 

@@ -374,10 +374,10 @@ async def test_a_lease_goes_back_if_its_task_cannot_be_read(
     await log.create("t", "c", mail())
     store.file.reads.snapshots.drop(1)
 
-    async def away(scope: Scope, key: int) -> Snapshot:
+    async def away(key: int) -> Snapshot:
         raise Unavailable("not now")
 
-    monkeypatch.setattr(store.file.reads, "load_key", away)
+    monkeypatch.setattr(log, "_load_key", away)
     with pytest.raises(Unavailable):
         await log.deliver("t", mail(), node="n1")
     (taken,) = await store.claim("n2", limit=1)

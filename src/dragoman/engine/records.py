@@ -15,6 +15,7 @@ The body of a public record is the event's JSON in 1.0's own shape, so one encod
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -224,12 +225,13 @@ class Record(StreamResponse):
 
 
 def pack(records: Sequence[Record], *, at: int | None = None) -> bytes:
-    """Records as lines, after the time of writing: now, or `at`. JSON holds no newline, so a newline ends a record."""
-    if at is None:
-        at = mark_written(records)
-    return b"%d " % at + b"\n".join(
-        [_WORDS[record.kind] + (record.raw or record.encode()) for record in records]
-    )
+    """Records as lines, after the time of writing, which they get: now, or `at`. JSON holds no newline, so a newline ends a record."""
+    written = time.time_ns() // 1_000_000 if at is None else at
+    lines: list[bytes] = []
+    for record in records:
+        record.at = written
+        lines.append(_WORDS[record.kind] + (record.raw or record.encode()))
+    return b"%d " % written + b"\n".join(lines)
 
 
 def mark_written(records: Sequence[Record]) -> int:
@@ -546,6 +548,62 @@ class Snapshot:
         assert self.status.message is not None
         self.history.append(self.status.message)
         self.status = replace(self.status, message=None)
+
+
+CACHE_BYTES = 64 << 20
+"""Bytes of memory of all kept snapshots of a store."""
+
+
+class SnapshotCache(OrderedDict[int, Snapshot]):
+    """By the store's key of the task, the last used last. One that is a quarter of `max_bytes` is not kept at all."""
+
+    def __init__(self, *, count: int, max_bytes: int = CACHE_BYTES) -> None:
+        super().__init__()
+        self._count, self._max, self._largest = count, max_bytes, max_bytes // 4
+        self._sizes: dict[int, int] = {}
+        self.bytes = 0
+
+    def use(self, key: int, seq: int) -> Snapshot | None:
+        """The kept snapshot, to be returned to somebody, if it has record `seq`. It is now the newest."""
+        snapshot = self.get(key)
+        if snapshot is None or snapshot.seq < seq:
+            return None
+        self.move_to_end(key)
+        return snapshot.share()
+
+    def keep(self, key: int, snapshot: Snapshot) -> None:
+        """Keep `snapshot` as the newest, and drop the oldest to make room."""
+        size = snapshot.memory
+        if size > self._largest:
+            self.drop(key)
+            return
+        self[key] = snapshot
+        self.move_to_end(key)
+        self.bytes += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        while self.bytes > self._max or len(self) > self._count:
+            oldest, _ = self.popitem(last=False)
+            self.bytes -= self._sizes.pop(oldest)
+
+    def drop(self, key: int) -> None:
+        if self.pop(key, None) is not None:
+            self.bytes -= self._sizes.pop(key)
+
+    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
+        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
+        snapshot = self.get(key)
+        if snapshot is None or not records:
+            return snapshot
+        if snapshot.seq < records[0].seq - 1:  # another process wrote in between
+            self.drop(key)
+            return None
+        snapshot = self[key] = snapshot.after(records)
+        size = snapshot.memory
+        self.bytes += size - self._sizes[key]
+        self._sizes[key] = size
+        if size > self._largest or self.bytes > self._max:
+            self.keep(key, snapshot)
+        return snapshot
 
 
 @lru_cache(4096)

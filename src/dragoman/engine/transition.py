@@ -367,3 +367,8 @@ def check_push_count(configs: int) -> None:
     """Raises `InvalidParams` if a task that has `configs` push configs may not have another."""
     if configs >= MAX_PUSH_CONFIGS:
         raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")
+
+
+def visible(state: str, reply: bool) -> bool:
+    """Whether peers can see a task: what the partial indexes and `counts` hold."""
+    return not reply or state != TaskState.SUBMITTED.value

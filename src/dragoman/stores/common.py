@@ -1,4 +1,4 @@
-"""What the stores have in common: schema scripts, damage, a cache of snapshots, the rows of webhooks and audit entries, pages,
+"""What the stores have in common: schema scripts, damage, the rows of webhooks and audit entries, pages,
 the words of a search.
 
 Schemas are numbered scripts, run in order, each once.
@@ -13,7 +13,6 @@ import logging
 import re
 import unicodedata
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2s, sha256
@@ -25,7 +24,6 @@ from msgspec import Struct
 
 from dragoman.engine.protocols import PAGE_BYTES, AuditEntry
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.records import Record, Snapshot
 from dragoman.engine.transition import PushRow
 from dragoman.errors import InvalidParams
 from dragoman.model.ids import read_timestamp
@@ -97,65 +95,6 @@ class Damage:
         """The task can be read."""
         if self._tasks:
             self._tasks.pop(task, None)
-
-
-# -- the cache of snapshots ------------------------------------------------------------------------------------------
-
-
-CACHE_BYTES = 64 << 20
-"""Bytes of memory of all kept snapshots of a store."""
-
-
-class SnapshotCache(OrderedDict[int, Snapshot]):
-    """By the store's key of the task, the last used last. One that is a quarter of `max_bytes` is not kept at all."""
-
-    def __init__(self, *, count: int, max_bytes: int = CACHE_BYTES) -> None:
-        super().__init__()
-        self._count, self._max, self._largest = count, max_bytes, max_bytes // 4
-        self._sizes: dict[int, int] = {}
-        self.bytes = 0
-
-    def use(self, key: int, seq: int) -> Snapshot | None:
-        """The kept snapshot, to be returned to somebody, if it has record `seq`. It is now the newest."""
-        snapshot = self.get(key)
-        if snapshot is None or snapshot.seq < seq:
-            return None
-        self.move_to_end(key)
-        return snapshot.share()
-
-    def keep(self, key: int, snapshot: Snapshot) -> None:
-        """Keep `snapshot` as the newest, and drop the oldest to make room."""
-        size = snapshot.memory
-        if size > self._largest:
-            self.drop(key)
-            return
-        self[key] = snapshot
-        self.move_to_end(key)
-        self.bytes += size - self._sizes.get(key, 0)
-        self._sizes[key] = size
-        while self.bytes > self._max or len(self) > self._count:
-            oldest, _ = self.popitem(last=False)
-            self.bytes -= self._sizes.pop(oldest)
-
-    def drop(self, key: int) -> None:
-        if self.pop(key, None) is not None:
-            self.bytes -= self._sizes.pop(key)
-
-    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
-        snapshot = self.get(key)
-        if snapshot is None or not records:
-            return snapshot
-        if snapshot.seq < records[0].seq - 1:  # another process wrote in between
-            self.drop(key)
-            return None
-        snapshot = self[key] = snapshot.after(records)
-        size = snapshot.memory
-        self.bytes += size - self._sizes[key]
-        self._sizes[key] = size
-        if size > self._largest or self.bytes > self._max:
-            self.keep(key, snapshot)
-        return snapshot
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -298,11 +237,6 @@ class Filters(Struct, frozen=True):
     def cursor(self, updated: str, id: str) -> str:
         """The token for the page after this task."""
         return urlsafe_b64encode(msgspec.json.encode(_Cursor(updated, id, self.digest))).rstrip(b"=").decode()
-
-
-def visible(state: str, reply: bool) -> bool:
-    """Whether peers can see a task: what the partial indexes and `counts` hold."""
-    return not reply or state != TaskState.SUBMITTED.value
 
 
 def merge(rows: Iterable[Row], filters: Filters, limit: int) -> tuple[Sequence[Row], str]:

@@ -17,11 +17,10 @@ from msgspec import Struct
 from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, pack
-from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow, decide
+from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow, decide, visible
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import visible
 from dragoman.stores.postgres import push_queue as webhooks
 from dragoman.stores.postgres.address import Connection
 

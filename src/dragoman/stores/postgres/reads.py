@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.engine.protocols import PAGE_BYTES, FoundTasks, Head, WaitForMemory
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, unpack
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, SnapshotCache, unpack
+from dragoman.engine.transition import visible
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores.common import (
-    FIRST_PAGE,
-    UNREADABLE_ERRORS,
-    Damage,
-    Filters,
-    Row,
-    SnapshotCache,
-    merge,
-    read_filters,
-    visible,
-)
+from dragoman.stores.common import FIRST_PAGE, UNREADABLE_ERRORS, Damage, Filters, Row, merge, read_filters
 from dragoman.stores.postgres.address import DAMAGED, Connection
 from dragoman.stores.postgres.database import Database, fits, indexed
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dragoman.engine.protocols import HeldLease, Lease
+from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
-from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.postgres.address import HOUR, Connection
 from dragoman.stores.postgres.audit import PostgresAudit
 from dragoman.stores.postgres.batch import DAY

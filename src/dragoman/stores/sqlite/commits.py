@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
 from dragoman.errors import A2AError, Unavailable
+from dragoman.model.task import TaskState
 
 T = TypeVar("T")
 Finish = Callable[[], T]
@@ -100,10 +101,15 @@ class Commits:
             self._soon()
         return future
 
-    def count(self, scope: int, state: str, n: int) -> None:
-        """In this transaction: `n` more tasks of the scope are in that state."""
-        which = (scope, state)
-        self.counts[which] = self.counts.get(which, 0) + n
+    def count(self, scope: int, reply: bool, before: TaskState | None, after: TaskState | None) -> None:
+        """In this transaction: a task of the scope goes from one state to another. None: it is new, or it is gone."""
+        hidden = (
+            TaskState.SUBMITTED if reply else None
+        )  # what peers do not see is not counted (`transition.visible`)
+        for state, n in ((before, -1), (after, 1)):
+            if state is not None and state is not hidden:
+                which = (scope, state.value)
+                self.counts[which] = self.counts.get(which, 0) + n
 
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
@@ -185,8 +191,9 @@ class Commits:
                 return
         try:
             db.executemany(_LOG, self.records)
-            if self.counts:
-                db.executemany(_COUNT, [(*which, n) for which, n in self.counts.items() if n])
+            for which, n in self.counts.items():
+                if n:
+                    db.execute(_COUNT, (*which, n))
         except sqlite3.Error as error:
             self._undo(batch, error)
             return
@@ -282,6 +289,11 @@ def _answer(
         future.set_result(result)
     else:
         future.set_exception(answer)
+
+
+def place(key: int, seq: int) -> int:
+    """Where a record is among those of all tasks: next to the others of its own."""
+    return key << 28 | seq
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
+from dragoman.engine.transition import visible
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, visible
+from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part
 from dragoman.stores.heartbeat import wall_time
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.node_locks import NodeLocks

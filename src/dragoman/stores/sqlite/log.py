@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from dragoman.engine.protocols import Delivered, FoundTasks, Head, Lease, LeaseLost, TaskExists, WaitForMemory
+from dragoman.engine.protocols import Delivered, Lease, LeaseLost, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot, number, pack
 from dragoman.engine.transition import (
@@ -32,13 +32,12 @@ from dragoman.engine.transition import (
     outcome,
 )
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
-from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import visible
-from dragoman.stores.sqlite.commits import NOTHING, Finish, Job
+from dragoman.stores.sqlite.commits import NOTHING, Finish, Job, place
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
-from dragoman.stores.sqlite.reads import place
+from dragoman.stores.sqlite.reads import LogReads
 
 _CREATE = """
 insert into tasks (scope, id, context, reply, size, seq, mail, updated, state, done, ready, node, fence, attempt)
@@ -51,12 +50,11 @@ _NEW_SCOPE = "insert into scopes (tenant, agent, owner) values (?, ?, ?)"
 class Opening(Lease, kw_only=True, gc=True):
     """A task on its way to disk, and the lease to run it meanwhile."""
 
-    file: SqliteFile
+    log: SqliteLog
     snapshot: Snapshot
     mail: Record
     node: str
     webhook: StoredPushConfig | None
-    webhooks: SqlitePushQueue
     end: Sequence[Record] = ()
     open: bool = False
     """Its end can still be stored together with its beginning."""
@@ -72,9 +70,9 @@ class Opening(Lease, kw_only=True, gc=True):
     def store(self, db: Connection) -> Finish[Snapshot]:
         """The job that does it."""
         self.open = False
-        file, mail, records = self.file, self.mail.body, [self.mail, *self.end]
+        log, mail, records = self.log, self.mail.body, [self.mail, *self.end]
         assert isinstance(mail, Mail)
-        scope = file.reads.scope(self.scope) or new_scope(db, self.scope)
+        scope, commits = log.number_in(db), log.file.commits
         row = decide(TaskRow(), Create(self.mail, mail.at, self.node)).row
         if self.end:
             row = decide(row, Settle(self.task, row.fence, self.end, 1)).row
@@ -89,25 +87,16 @@ class Opening(Lease, kw_only=True, gc=True):
             raise TaskExists(self.task) from None
         assert key is not None
         self.key = key
-        file.commits.records.append((place(key, len(records)), body))
-        if visible(row.state.value, mail.reply):
-            file.commits.count(scope, row.state.value, 1)
+        commits.records.append((place(key, len(records)), body))
+        commits.count(scope, mail.reply, None, row.state)
         if self.webhook is not None:
-            self.webhooks.add(db, key, self.webhook, cursor=1, last=1)
+            log.webhooks.add(db, key, self.webhook, cursor=1, last=1)
         return partial(self._cache, records)
 
     def _cache(self, records: Sequence[Record]) -> Snapshot:
         self.snapshot = self.snapshot.after(records)
-        self.file.reads.snapshots.keep(self.key, self.snapshot)
+        self.log.file.reads.snapshots.keep(self.key, self.snapshot)
         return self.snapshot.share()
-
-
-def new_scope(db: Connection, scope: Scope) -> int:
-    names = (scope.tenant, scope.agent, scope.owner)
-    row = db.execute(_SCOPE, names).fetchone()  # an earlier job of this batch may have made it
-    number = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
-    assert isinstance(number, int)
-    return number
 
 
 DAY = 24 * 60 * 60.0
@@ -150,13 +139,13 @@ class _Unfolded(Struct, frozen=True):
     unclaimed: bool = False
 
 
-class SqliteLog:
+class SqliteLog(LogReads):
     """The scope is bound here, so no statement can forget it."""
 
     def __init__(self, file: SqliteFile, scope: Scope, webhooks: SqlitePushQueue) -> None:
-        self._file = file
-        self._scope = scope
-        self._webhooks = webhooks
+        super().__init__(file, scope)
+        self.file = file
+        self.webhooks = webhooks
 
     def create(
         self,
@@ -173,7 +162,7 @@ class SqliteLog:
     def begin(
         self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
-        commits = self._file.commits
+        commits = self.file.commits
         if commits.failing:
             return None
         opening = self._opening(task, context, mail, node, webhook)
@@ -194,7 +183,7 @@ class SqliteLog:
 
     async def _deliver_job(self, job: Job[Delivered | _Unfolded]) -> Delivered:
         """What a delivery gives. A caller that is cancelled meanwhile runs nothing, so a lease of its goes back."""
-        future = self._file.commits.submit(job, self._drop)
+        future = self.file.commits.submit(job, self._drop)
         try:
             delivered = await future
             return delivered if isinstance(delivered, Delivered) else await self._folded(delivered)
@@ -204,7 +193,7 @@ class SqliteLog:
             raise
 
     async def _folded(self, delivered: _Unfolded) -> Delivered:
-        snapshot = await self._file.reads.load_key(self._scope, delivered.key)
+        snapshot = await self._load_key(delivered.key)
         return Delivered(
             snapshot, delivered.seq, delivered.lease, delivered.duplicate, unclaimed=delivered.unclaimed
         )
@@ -215,7 +204,7 @@ class SqliteLog:
 
     def _release_later(self, lease: Lease) -> None:
         with suppress(Unavailable):  # closed: then its node is gone, and the lease with it
-            given = self._file.commits.submit(partial(release, lease, False))
+            given = self.file.commits.submit(partial(release, lease, False))
             given.add_done_callback(partial(self._release_done, lease))
 
     def _release_done(self, lease: Lease, given: asyncio.Future[None]) -> None:
@@ -224,9 +213,8 @@ class SqliteLog:
             given.get_loop().call_later(RETRY_SECONDS, self._release_later, lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
-        reads = self._file.reads
-        scope = reads.scope(self._scope)
-        row = None if scope is None else reads.one(_SEEN, (scope, dedupe, time.time() - DAY))
+        scope = self.number
+        row = None if scope is None else self.file.reads.one(_SEEN, (scope, dedupe, time.time() - DAY))
         return None if row is None else await self._folded(_Unfolded(row[0], row[1], duplicate=True))
 
     def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
@@ -234,7 +222,7 @@ class SqliteLog:
             if lease.lost:
                 return _lost(lease)
             lease.open = False
-        return self._file.commits.submit(partial(self._append, lease, records))
+        return self.file.commits.submit(partial(self._append, lease, records))
 
     def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[Snapshot | None]:
         if isinstance(lease, Opening):
@@ -243,29 +231,7 @@ class SqliteLog:
             if lease.open and mail == 1 and records and lease.stored is not None:
                 lease.open, lease.end = False, records  # it ends in the row that it begins with
                 return lease.stored
-        return self._file.commits.submit(partial(self._settle, lease, records, mail))
-
-    def read(
-        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
-    ) -> Awaitable[Sequence[Record]]:
-        return self._file.reads.read(self._scope, task, after, limit, max_bytes)
-
-    async def head(self, task: str) -> Head:
-        return self._file.reads.head(self._scope, task)
-
-    async def unfinished(self) -> int:
-        return self._file.reads.unfinished(self._scope)
-
-    def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Awaitable[Snapshot]:
-        return self._file.reads.load(self._scope, task, wait_for_memory)
-
-    async def replies(
-        self, context: str, *, after: tuple[str, str] | None, limit: int
-    ) -> Sequence[tuple[str, str]]:
-        return self._file.reads.replies(self._scope, context, after, limit)
-
-    def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
-        return self._file.reads.find(self._scope, query, limit)
+        return self.file.commits.submit(partial(self._settle, lease, records, mail))
 
     def _create(
         self,
@@ -277,8 +243,7 @@ class SqliteLog:
         webhook: StoredPushConfig | None,
         db: Connection,
     ) -> Finish[Delivered | _Unfolded]:
-        reads = self._file.reads
-        scope = reads.scope(self._scope) or new_scope(db, self._scope)
+        scope = self.number_in(db)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
             return earlier
         opening = self._opening(task, context, mail, node, webhook)
@@ -303,12 +268,11 @@ class SqliteLog:
             0,
             claims,
             claims,
-            file=self._file,
+            log=self,
             snapshot=snapshot,
             mail=record,
             node=node,
             webhook=webhook,
-            webhooks=self._webhooks,
         )
 
     def _deliver(
@@ -320,8 +284,7 @@ class SqliteLog:
         webhook: StoredPushConfig | None,
         db: Connection,
     ) -> Finish[Delivered | _Unfolded]:
-        reads = self._file.reads
-        scope = reads.scope(self._scope)
+        scope = self.number
         if scope is None:
             raise TaskNotFound(task)
         if dedupe and (earlier := self._earlier(db, scope, dedupe)):
@@ -333,7 +296,7 @@ class SqliteLog:
         at = mail.at if isinstance(mail, Mail) else ""
         decision = decide(held.row, Deliver(task, record, at, node, webhook is not None, held.reply))
         if webhook is not None:
-            webhook = self._webhooks.check(db, held.key, webhook)
+            webhook = self.webhooks.check(db, held.key, webhook)
         key, row = held.key, decision.row
         lease = Lease(self._scope, task, key, row.fence, row.attempt) if decision.leased else None
         self._change(db, held, decision)
@@ -341,10 +304,10 @@ class SqliteLog:
         if dedupe:
             db.execute(_REMEMBER, (scope, dedupe, key, seq, time.time()))
         if webhook is not None:
-            self._webhooks.add(db, key, webhook, cursor=seq, last=seq)
+            self.webhooks.add(db, key, webhook, cursor=seq, last=seq)
 
         def finish() -> Delivered | _Unfolded:
-            snapshot = reads.snapshots.move(key, (record,))
+            snapshot = self.file.reads.snapshots.move(key, (record,))
             if snapshot:
                 return Delivered(snapshot.share(), seq, lease, unclaimed=not row.node)
             return _Unfolded(key, seq, lease, unclaimed=not row.node)
@@ -353,7 +316,7 @@ class SqliteLog:
 
     def _append(self, lease: Lease, records: Sequence[Record], db: Connection) -> Finish[int]:
         done, status = outcome(records)
-        snapshot = self._file.reads.snapshots.get(lease.key)
+        snapshot = self.file.reads.snapshots.get(lease.key)
         seq = snapshot.seq if snapshot is not None else 0
         if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
             body = pack(records)
@@ -367,20 +330,20 @@ class SqliteLog:
         self, lease: Lease, records: Sequence[Record], mail: int, db: Connection
     ) -> Finish[Snapshot | None]:
         done, status = outcome(records)
-        snapshot = self._file.reads.snapshots.get(lease.key)
+        snapshot = self.file.reads.snapshots.get(lease.key)
         if snapshot is not None and status is not None and lease.scope == self._scope:
             seq, body = snapshot.seq, pack(records)
             how = (seq + len(records), len(body), done, status.state.value, status.timestamp)
             if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.task, lease.fence, seq, mail)).rowcount:
-                scope, reply = self._file.reads.scope(self._scope), snapshot.mails[0][1].reply
-                assert scope is not None
-                self._count(scope, reply, snapshot.status.state, status.state)  # at `seq`, as in the row
+                scope, reply = self.number_in(db), snapshot.mails[0][1].reply
+                if status.state is not snapshot.status.state:  # at `seq`, as in the row
+                    self.file.commits.count(scope, reply, snapshot.status.state, status.state)
                 self._add(lease.key, seq, records, body)
                 return partial(self._settled, lease.key, records)
         written = self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
 
         def finish() -> Snapshot | None:
-            seq, cached = written(), self._file.reads.snapshots.get(lease.key)
+            seq, cached = written(), self.file.reads.snapshots.get(lease.key)
             return cached.share() if cached is not None and cached.seq == seq else None
 
         return finish
@@ -395,7 +358,7 @@ class SqliteLog:
         decision = decide(held.row, job)
         self._change(db, held, decision)
         if decision.notify:
-            self._webhooks.notify(db, lease.key, decision.notify)
+            self.webhooks.notify(db, lease.key, decision.notify)
         return partial(self._moved, lease.key, decision.records, decision.row.seq, decision.notify)
 
     def _change(self, db: Connection, held: HeldRow, decision: Decision) -> None:
@@ -403,7 +366,7 @@ class SqliteLog:
         before, row, body = held.row, decision.row, b""
         if decision.records:
             body = pack(decision.records)
-            self._file.commits.records.append((place(held.key, row.seq), body))
+            self.file.commits.records.append((place(held.key, row.seq), body))
         output = (row.seq, len(body), row.done, row.state.value, row.updated)
         if (row.mail, row.ready, row.node, row.attempt) == (
             before.mail,
@@ -415,33 +378,34 @@ class SqliteLog:
         else:
             lease = (row.mail, row.ready, row.node or None, row.fence, row.attempt, row.push)
             db.execute(_CHANGE, (*output, *lease, held.key))
-        self._count(held.scope, held.reply, before.state, row.state)
+        if row.state is not before.state:
+            self.file.commits.count(held.scope, held.reply, before.state, row.state)
 
     def _add(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
         """Add `records`, packed as `body`, after `seq`; return the new last one."""
         if records:
             number(records, seq + 1)
             seq += len(records)
-            self._file.commits.records.append((place(key, seq), body))
+            self.file.commits.records.append((place(key, seq), body))
         return seq
 
-    def _count(self, scope: int, reply: bool, before: TaskState, after: TaskState) -> None:
-        """Move a task from one state to another in `counts`."""
-        if after is not before:
-            commits = self._file.commits
-            if visible(before.value, reply):
-                commits.count(scope, before.value, -1)
-            if visible(after.value, reply):
-                commits.count(scope, after.value, 1)
+    def number_in(self, db: Connection) -> int:
+        """The number of the scope in this transaction, which gives it one if it has none."""
+        if (number := self._number or self.number) is None:
+            names = (self._scope.tenant, self._scope.agent, self._scope.owner)
+            row = db.execute(_SCOPE, names).fetchone()  # an earlier job of this batch may have made it
+            number = row[0] if row else db.execute(_NEW_SCOPE, names).lastrowid
+            assert number is not None
+        return number
 
     def _moved(self, key: int, records: Sequence[Record], seq: int, notify: int) -> int:
-        self._file.reads.snapshots.move(key, records)
+        self.file.reads.snapshots.move(key, records)
         if notify:
-            self._webhooks.wake()
+            self.webhooks.wake()
         return seq
 
     def _settled(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        snapshot = self._file.reads.snapshots.move(key, records)
+        snapshot = self.file.reads.snapshots.move(key, records)
         return snapshot and snapshot.share()
 
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:

@@ -11,13 +11,12 @@ from sqlite3 import Connection
 
 import msgspec
 
+from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
-from dragoman.stores.common import visible
 from dragoman.stores.sqlite import push_queue
-from dragoman.stores.sqlite.commits import Finish
+from dragoman.stores.sqlite.commits import Finish, place
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.log import DAY
-from dragoman.stores.sqlite.reads import place
 
 LAST_TIME = "~"
 """After every time of a task."""
@@ -89,8 +88,7 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
             logs.append((place(key, 0), place(key + 1, 0) - 1))
         else:
             later.append((key,))
-        if visible(state, reply):
-            file.commits.count(scope, state, -1)
+        file.commits.count(scope, reply, TaskState(state), None)
         purged.append((key,))
     if purged:
         db.executemany(_DELETE_LOG, logs)

@@ -13,10 +13,11 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dragoman.engine.protocols import FoundTasks, Head, WaitForMemory
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, unpack
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, SnapshotCache, size_of, unpack
+from dragoman.engine.transition import visible
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
@@ -27,11 +28,10 @@ from dragoman.stores.common import (
     Damage,
     Filters,
     Row,
-    SnapshotCache,
     merge,
     read_filters,
-    visible,
 )
+from dragoman.stores.sqlite.commits import place
 
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _TASK = "select key, seq, context, size from tasks where scope = ? and id = ?"
@@ -91,128 +91,13 @@ class Reads:
             number = self._scopes[scope] = row[0]
         return number
 
-    async def load(self, scope: Scope, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
-        key, seq, context, size = self._task(scope, task)
-        if wait_for_memory is not None and size >= LARGE_BYTES:
-            await wait_for_memory(size)
-        if (snapshot := self.snapshots.use(key, seq)) is not None:
-            return snapshot
-        return await self._caught_up(scope, key, seq, task, context, size)
-
-    async def load_key(self, scope: Scope, key: int) -> Snapshot:
-        """The task the store calls `key`. Raises `TaskNotFound` if it was purged."""
-        row = self.one(_TASK_OF_KEY, (key,))
-        if row is None:
-            raise TaskNotFound("")
-        seq, task, context, size = row
-        return await self._caught_up(scope, key, seq, task, context, size)
-
-    async def _caught_up(
-        self, scope: Scope, key: int, seq: int, task: str, context: str, size: int
-    ) -> Snapshot:
-        snapshot = self.snapshots.get(key)
-        if snapshot is None:
-            snapshot = Snapshot(scope, task, context)
-        while snapshot.seq < seq:
-            few = size - snapshot.size <= _FEW_BYTES
-            records = await self._records(task, key, snapshot.seq, None, PIECE_BYTES, few=few)
-            if not records:
-                raise TaskNotFound(task)  # purged between the two reads
-            snapshot = snapshot.after(records)
-        newer = self.snapshots.get(key)
-        if newer is not None and newer.seq > snapshot.seq:
-            snapshot = newer  # somebody else was reading, too
-        self.snapshots.keep(key, snapshot)
-        return snapshot.share()
-
-    async def read(
-        self, scope: Scope, task: str, after: int, limit: int | None, max_bytes: int | None
-    ) -> Sequence[Record]:
-        key, seq, _, size = self._task(scope, task)
-        if seq <= after:
-            return ()
-        few = size * (seq - after) // seq <= _FEW_BYTES
-        return await self._records(task, key, after, limit, max_bytes, few=few)
-
-    def head(self, scope: Scope, task: str) -> Head:
-        number = self.scope(scope)
-        row = None if number is None else self.one(_HEAD, (number, task))
-        if row is None:
-            raise TaskNotFound(task)
-        context, seq, state, done, reply, mail, size = row
-        hidden = not visible(state, reply)
-        return Head(scope, task, context, seq, TaskState(state), bool(done), hidden, mail, size)
-
-    def unfinished(self, scope: Scope) -> int:
-        number = self.scope(scope)
-        if number is None:
-            return 0
-        return sum(n for state, n in self.all(_COUNTS, (number,)) if TaskState(state) not in TERMINAL)
-
-    async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
-        filters = read_filters(scope, query)
-        number = self.scope(scope)
-        if number is None:
-            return FoundTasks((), "", 0)
-        total, rows, next = await self.in_thread(lambda db: self._find(db, scope, number, filters, limit))
-        snapshots = []
-        for (key, seq, task, context, _, _), snapshot in rows:
-            if snapshot is None:
-                snapshot = self.snapshots.get(key)
-            if snapshot is None or snapshot.seq != seq:  # it moved on since, or was dropped
-                again = partial(self._fold, Snapshot(scope, task, context), key=key, seq=seq)
-                snapshot = await self.in_thread(again)
-            if snapshot.seq == seq:  # else it was purged meanwhile
-                snapshots.append(snapshot.share())
-        return FoundTasks(snapshots, next, total)
-
-    def replies(
-        self, scope: Scope, context: str, after: tuple[str, str] | None, limit: int
-    ) -> Sequence[tuple[str, str]]:
-        number = self.scope(scope)
-        if number is None:
-            return ()
-        before, id = after or (FIRST_PAGE, "")
-        values = {"scope": number, "context": context, "before": before, "id": id, "limit": limit}
-        try:
-            return self._here.execute(_REPLIES, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._unavailable(error) from error
-
-    def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
-        number = self.scope(scope)
-        row: tuple[int, int, str, int] | None = None
-        if number is not None:
-            row = self.one(_TASK, (number, task))
-        if row is None:
-            raise TaskNotFound(task)
-        return row
-
-    async def _records(
-        self, task: str, key: int, after: int, limit: int | None, max_bytes: int | None, *, few: bool
-    ) -> list[Record]:
-        def read(db: sqlite3.Connection) -> list[Record]:
-            out: list[Record] = []
-            size = 0
-            for records in self._read_log(db, task, key, after):
-                out += records
-                if limit is not None and len(out) >= limit:
-                    return out[:limit]
-                if max_bytes is not None:
-                    size += size_of(records)
-                    if size >= max_bytes:
-                        break
-            return out
-
-        return self._guarded(partial(read, self._here)) if few else await self.in_thread(read)
-
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
         try:
             return self._here.execute(sql, values).fetchone()
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
 
-    def all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+    def all(self, sql: str, values: tuple[Any, ...] | dict[str, Any]) -> list[Any]:
         try:
             return self._here.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -228,6 +113,10 @@ class Reads:
             raise Unavailable("the store is closed") from None
         return await future
 
+    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` on this thread."""
+        return self._guarded(partial(read, self._here))
+
     def _guarded(self, read: Callable[[], T]) -> T:
         try:
             return read()
@@ -242,7 +131,7 @@ class Reads:
             _log.error("cannot read the database: %s", error)
         return Unavailable("the task store cannot be read at the moment")
 
-    def _read_log(self, db: sqlite3.Connection, task: str, key: int, after: int) -> Iterator[list[Record]]:
+    def read_log(self, db: sqlite3.Connection, task: str, key: int, after: int) -> Iterator[list[Record]]:
         """The records after `after`, one list for each append. Raises `TaskUnreadable` if they are damaged."""
         try:
             for last, body in db.execute(_RECORDS, (place(key, after), place(key + 1, 0))):
@@ -258,18 +147,156 @@ class Reads:
             raise TaskUnreadable(task) from error
         self.damage.clear(task)
 
-    def _fold(self, snapshot: Snapshot, db: sqlite3.Connection, *, key: int, seq: int) -> Snapshot:
+    def fold(self, snapshot: Snapshot, db: sqlite3.Connection, *, key: int, seq: int) -> Snapshot:
         """`snapshot` at record `seq`, one append after the other: a long log is not in memory at once."""
-        for records in self._read_log(db, snapshot.task_id, key, 0):
+        for records in self.read_log(db, snapshot.task_id, key, 0):
             snapshot = snapshot.after(record for record in records if record.seq <= seq)
             if snapshot.seq >= seq:
                 break
         return snapshot
 
+
+class OpenFile(Protocol):
+    """A `SqliteFile` while it is open."""
+
+    @property
+    def reads(self) -> Reads: ...
+
+
+class LogReads:
+    """What can be read of the tasks of one scope: the half of a `Log` that changes nothing."""
+
+    def __init__(self, file: OpenFile, scope: Scope) -> None:
+        self._opened = file
+        self._scope = scope
+        self._number: int | None = None
+
+    @property
+    def number(self) -> int | None:
+        """The number of the scope; None if nothing was ever stored in it. It never changes."""
+        if self._number is None:
+            self._number = self._opened.reads.scope(self._scope)
+        return self._number
+
+    async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
+        key, seq, context, size = self._task(task)
+        if wait_for_memory is not None and size >= LARGE_BYTES:
+            await wait_for_memory(size)
+        if (snapshot := self._opened.reads.snapshots.use(key, seq)) is not None:
+            return snapshot
+        return await self._caught_up(key, seq, task, context, size)
+
+    async def _load_key(self, key: int) -> Snapshot:
+        """The task the store calls `key`. Raises `TaskNotFound` if it was purged."""
+        row = self._opened.reads.one(_TASK_OF_KEY, (key,))
+        if row is None:
+            raise TaskNotFound("")
+        seq, task, context, size = row
+        return await self._caught_up(key, seq, task, context, size)
+
+    async def _caught_up(self, key: int, seq: int, task: str, context: str, size: int) -> Snapshot:
+        snapshots = self._opened.reads.snapshots
+        snapshot = snapshots.get(key)
+        if snapshot is None:
+            snapshot = Snapshot(self._scope, task, context)
+        while snapshot.seq < seq:
+            few = size - snapshot.size <= _FEW_BYTES
+            records = await self._records(task, key, snapshot.seq, None, PIECE_BYTES, few=few)
+            if not records:
+                raise TaskNotFound(task)  # purged between the two reads
+            snapshot = snapshot.after(records)
+        newer = snapshots.get(key)
+        if newer is not None and newer.seq > snapshot.seq:
+            snapshot = newer  # somebody else was reading, too
+        snapshots.keep(key, snapshot)
+        return snapshot.share()
+
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        key, seq, _, size = self._task(task)
+        if seq <= after:
+            return ()
+        few = size * (seq - after) // seq <= _FEW_BYTES
+        return await self._records(task, key, after, limit, max_bytes, few=few)
+
+    async def head(self, task: str) -> Head:
+        number = self.number
+        row = None if number is None else self._opened.reads.one(_HEAD, (number, task))
+        if row is None:
+            raise TaskNotFound(task)
+        context, seq, state, done, reply, mail, size = row
+        hidden = not visible(state, reply)
+        return Head(self._scope, task, context, seq, TaskState(state), bool(done), hidden, mail, size)
+
+    async def unfinished(self) -> int:
+        number = self.number
+        if number is None:
+            return 0
+        counts = self._opened.reads.all(_COUNTS, (number,))
+        return sum(n for state, n in counts if TaskState(state) not in TERMINAL)
+
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
+        filters = read_filters(self._scope, query)
+        number, reads = self.number, self._opened.reads
+        if number is None:
+            return FoundTasks((), "", 0)
+        total, rows, next = await reads.in_thread(lambda db: self._find(db, number, filters, limit))
+        snapshots = []
+        for (key, seq, task, context, _, _), snapshot in rows:
+            if snapshot is None:
+                snapshot = reads.snapshots.get(key)
+            if snapshot is None or snapshot.seq != seq:  # it moved on since, or was dropped
+                again = partial(reads.fold, Snapshot(self._scope, task, context), key=key, seq=seq)
+                snapshot = await reads.in_thread(again)
+            if snapshot.seq == seq:  # else it was purged meanwhile
+                snapshots.append(snapshot.share())
+        return FoundTasks(snapshots, next, total)
+
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        number = self.number
+        if number is None:
+            return ()
+        before, id = after or (FIRST_PAGE, "")
+        values = {"scope": number, "context": context, "before": before, "id": id, "limit": limit}
+        return self._opened.reads.all(_REPLIES, values)
+
+    def _task(self, task: str) -> tuple[int, int, str, int]:
+        number = self._number or self.number
+        row: tuple[int, int, str, int] | None = None
+        if number is not None:
+            row = self._opened.reads.one(_TASK, (number, task))
+        if row is None:
+            raise TaskNotFound(task)
+        return row
+
+    async def _records(
+        self, task: str, key: int, after: int, limit: int | None, max_bytes: int | None, *, few: bool
+    ) -> list[Record]:
+        reads = self._opened.reads
+
+        def read(db: sqlite3.Connection) -> list[Record]:
+            out: list[Record] = []
+            size = 0
+            for records in reads.read_log(db, task, key, after):
+                out += records
+                if limit is not None and len(out) >= limit:
+                    return out[:limit]
+                if max_bytes is not None:
+                    size += size_of(records)
+                    if size >= max_bytes:
+                        break
+            return out
+
+        return reads.here(read) if few else await reads.in_thread(read)
+
     def _find(
-        self, db: sqlite3.Connection, scope: Scope, number: int, filters: Filters, limit: int
+        self, db: sqlite3.Connection, number: int, filters: Filters, limit: int
     ) -> tuple[int, list[tuple[Row, Snapshot | None]], str]:
         """How many, the rows of the page, each with its fold unless that is kept already, and the next cursor."""
+        reads = self._opened.reads
         db.execute("begin")  # so that the count, the rows and the logs are of one moment
         try:
             counts = dict(db.execute(_COUNTS, (number,)).fetchall())
@@ -299,22 +326,18 @@ class Reads:
             found: list[tuple[Row, Snapshot | None]] = []
             for row in page:
                 key, seq, task, context, _, _ = row
-                live = self.snapshots.get(key)
+                live = reads.snapshots.get(key)
                 if live is not None and live.seq == seq:
                     found.append((row, None))
                     continue
                 try:
-                    found.append((row, self._fold(Snapshot(scope, task, context), db, key=key, seq=seq)))
+                    fold = reads.fold(Snapshot(self._scope, task, context), db, key=key, seq=seq)
+                    found.append((row, fold))
                 except TaskUnreadable:
                     pass  # the log says which: the other tasks of the page can be read
         finally:
             db.execute("rollback")
         return total, found, next
-
-
-def place(key: int, seq: int) -> int:
-    """Where a record is among those of all tasks: next to the others of its own."""
-    return key << 28 | seq
 
 
 def is_damage(error: sqlite3.Error) -> bool:

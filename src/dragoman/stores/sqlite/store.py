@@ -16,10 +16,10 @@ from typing import TypeVar
 from msgspec import json
 
 from dragoman.engine.protocols import HeldLease, Lease
+from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat
-from dragoman.stores.common import CACHE_BYTES
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
 from dragoman.stores.sqlite.catalogue import SqliteCatalogue
