@@ -29,12 +29,12 @@ from dragoman.adapters.remote_agent import run_scope, run_turn
 from dragoman.engine.recorded import digest
 from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
-from dragoman.model.content import Message, Part
+from dragoman.model.content import Message, Part, plain
 from dragoman.model.ops import ListTasks
 from dragoman.model.questions import Approval, AskedQuestion, read_value, with_questions
 from dragoman.model.task import TaskState
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import Unfit, plain
+from dragoman.model.values import Unfit
 
 logger = logging.getLogger("dragoman.adapters")
 

@@ -45,10 +45,9 @@ from dragoman.adapters.adapter import (
     ToolResult,
     ToolResults,
 )
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.questions import read_value
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 
 def make_stateful_adapter(

@@ -51,9 +51,8 @@ from dragoman.adapters.adapter import (
     ToolResults,
 )
 from dragoman.errors import InvalidParams
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 _TEXTS = ("message", "input", "question", "query", "prompt", "request", "text", "topic")
 """Names of the field that takes the text of a message, if there are several."""

@@ -35,9 +35,8 @@ from dragoman.adapters.adapter import (
     ToolResult,
     ToolResults,
 )
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 _CONFIRMATION = "adk_request_confirmation"
 _INPUT = "adk_request_input"

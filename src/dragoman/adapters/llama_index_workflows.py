@@ -44,9 +44,8 @@ from dragoman.adapters.adapter import (
     ToolResult,
 )
 from dragoman.errors import InvalidParams
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 logger = logging.getLogger("dragoman.adapters")
 

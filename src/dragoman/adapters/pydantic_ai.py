@@ -49,9 +49,8 @@ from dragoman.adapters.adapter import (
 )
 from dragoman.adapters.remote_agent import RemoteAgent
 from dragoman.client.connection import ConnectOptions
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 __all__ = ["agent_as_tool", "answer_to"]
 

@@ -48,9 +48,8 @@ from dragoman.adapters.adapter import (
     ToolResults,
 )
 from dragoman.errors import InvalidParams
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 __all__ = ["ask"]
 

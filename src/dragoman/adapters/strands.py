@@ -30,9 +30,8 @@ from dragoman.adapters.adapter import (
     ToolCall,
     ToolResult,
 )
-from dragoman.model.content import Message
+from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
-from dragoman.model.values import plain
 
 
 def make_stateful_adapter(

@@ -33,10 +33,10 @@ from msgspec import inspect as types
 
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
-from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.content import Artifact, Message, Part, plain
 from dragoman.model.schema import json_schema
 from dragoman.model.skill_schemas import FILE
-from dragoman.model.values import Unfit, convert, convert_text, plain
+from dragoman.model.values import Unfit, convert, convert_text
 
 TEXT, JSON = "text/plain", "application/json"
 

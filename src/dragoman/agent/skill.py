@@ -39,10 +39,9 @@ from dragoman.agent.parameters import output_modes as modes_of
 from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
-from dragoman.model.content import Artifact, Message, Part
+from dragoman.model.content import Artifact, Message, Part, checked, parts_of
 from dragoman.model.skill_schemas import SkillSchema
 from dragoman.model.task import TaskState
-from dragoman.model.values import checked, parts_of
 
 T = TypeVar("T")
 
@@ -93,7 +92,7 @@ class SkillFunction:
             while inspect.isawaitable(outcome):
                 outcome = await outcome
         elif not self.reply:
-            await turn.artifact("result").write(outcome, last=True)
+            turn.artifact("result").put(outcome, last=True)
             return
         if isinstance(outcome, Generator):
             outcome = _as_async(outcome, in_thread if self.blocks else None)

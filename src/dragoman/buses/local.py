@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from typing import Any
 
+from msgspec import Struct
+
 from dragoman.engine.protocols import Woken
 from dragoman.engine.records import Record
 
@@ -69,23 +71,20 @@ class LocalBus:
             self._of_all.remove(woken)
 
 
-class _Listening(AbstractContextManager[None]):
-    __slots__ = ("_listeners", "_topic", "_woken")
-
-    def __init__(self, listeners: dict[str, list[Woken]], topic: str, woken: Woken) -> None:
-        self._listeners = listeners
-        self._topic = topic
-        self._woken = woken
+class _Listening(Struct):
+    listeners: dict[str, list[Woken]]
+    topic: str
+    woken: Woken
 
     def __enter__(self) -> None:
-        self._listeners.setdefault(self._topic, []).append(self._woken)
+        self.listeners.setdefault(self.topic, []).append(self.woken)
 
     def __exit__(self, *exc: object) -> None:
-        listening = self._listeners.get(self._topic, [])
-        if self._woken in listening:
-            listening.remove(self._woken)
+        listening = self.listeners.get(self.topic, [])
+        if self.woken in listening:
+            listening.remove(self.woken)
         if not listening:
-            self._listeners.pop(self._topic, None)
+            self.listeners.pop(self.topic, None)
 
 
 class RemoteBus:

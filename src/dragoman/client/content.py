@@ -11,11 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.client.reply import Reply
-from dragoman.model.content import Message, Part, Role
+from dragoman.model.content import Message, Part, Role, file_part, plain
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
 from dragoman.model.task import Task
-from dragoman.model.values import file_part, plain
 
 
 class SendOptions(TypedDict, total=False):

@@ -30,7 +30,7 @@ from dragoman.errors import (
     Unreachable,
     UnsupportedOperation,
 )
-from dragoman.model.content import NOTHING, Message, Part, Role
+from dragoman.model.content import NOTHING, Message, Part, Role, parts_of
 from dragoman.model.fold import Fold
 from dragoman.model.ids import new_id
 from dragoman.model.ops import (
@@ -46,7 +46,6 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Event, StatusUpdate, Task, TaskState
 from dragoman.model.usage import usage_in
-from dragoman.model.values import parts_of
 
 logger = logging.getLogger("dragoman.delegate")
 

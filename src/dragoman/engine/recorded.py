@@ -38,12 +38,23 @@ from dragoman.engine.records import (
     Step,
     TurnStarted,
 )
-from dragoman.model.content import NOTHING, Artifact, Message, Part, Role, text_of
+from dragoman.model.content import (
+    NOTHING,
+    Artifact,
+    Message,
+    Part,
+    Role,
+    checked,
+    part_of,
+    parts_of,
+    plain,
+    text_of,
+)
 from dragoman.model.ids import timestamp
 from dragoman.model.questions import Answers, Ask, describe, hint_for, read_answer, with_questions
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
 from dragoman.model.usage import USAGE, TaskUsage, TokenUsage, usage_of_called, with_called
-from dragoman.model.values import Unfit, checked, decode_result, part_of, parts_of, plain
+from dragoman.model.values import Unfit, decode_result
 
 logger = logging.getLogger("dragoman.turn")
 

@@ -304,7 +304,7 @@ class Snapshot:
     """
 
     __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
-                 "delegated", "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
+                 "delegated", "hidden", "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
                  "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "used_by_called", "version")  # fmt: skip
 
     def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
@@ -331,6 +331,8 @@ class Snapshot:
         """A turn has begun and not ended; it may be parked on a question."""
         self.canceling: Cancel | None = None
         self.mails: tuple[tuple[int, Mail], ...] = ()
+        self.hidden = False
+        """Not a task to any peer: its answer is, or may yet be, a bare Message."""
         self.history: list[Message] = []
         self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=created)
         self.artifacts: dict[str, ArtifactInProgress] = {}
@@ -358,11 +360,6 @@ class Snapshot:
         """From which record on which attempt of a turn wrote; the first attempt, until there is another."""
         self.reply: Message | None = None
         self._task: tuple[int, Task] | None = None
-
-    @property
-    def hidden(self) -> bool:
-        """Not a task to any peer: its answer is, or may yet be, a bare Message."""
-        return self.status.state is TaskState.SUBMITTED and bool(self.mails) and self.mails[0][1].reply
 
     @property
     def undecided(self) -> bool:
@@ -444,7 +441,7 @@ class Snapshot:
         new._shared, new._owner = False, object()
         new.scope, new.task_id, new.context_id = self.scope, self.task_id, self.context_id
         new.seq, new.size, new.memory = self.seq, self.size, self.memory
-        new.mail, new.mails, new.read = self.mail, self.mails, self.read
+        new.mail, new.mails, new.read, new.hidden = self.mail, self.mails, self.read, self.hidden
         new.turn, new.answering, new.running = self.turn, self.answering, self.running
         new.status, new.metadata, new._task = self.status, self.metadata, self._task
         new.canceling, new.reply = self.canceling, self.reply
@@ -488,6 +485,8 @@ class Snapshot:
             if self.status.message is not None:
                 self._move_status_to_history()
             self.status = body.status
+            first = self.mails[0][1] if self.mails else None
+            self.hidden = body.status.state is TaskState.SUBMITTED and first is not None and first.reply
             if body.metadata:
                 self.metadata = {**self.metadata, **body.metadata}
             if kind == "ask":
@@ -499,6 +498,8 @@ class Snapshot:
                 self.status_updates.append(body)
         elif kind == "message":
             self.mail = record.seq
+            if not self.mails:
+                self.hidden = body.reply
             self.mails += ((record.seq, body),)
             if self.status.message is not None:
                 self._move_status_to_history()

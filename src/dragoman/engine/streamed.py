@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries, name_of
-from dragoman.model.content import NOTHING, Artifact, Message, Part, Wire, text_of
-from dragoman.model.values import checked, part_of, plain
+from dragoman.model.content import NOTHING, Artifact, Message, Part, Wire, checked, part_of, plain, text_of
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.engine.recorded import Recorded, digest
 from dragoman.errors import A2AError, ToolFailed
-from dragoman.model.content import Part, text_of
-from dragoman.model.values import plain
+from dragoman.model.content import Part, plain, text_of
 
 logger = logging.getLogger("dragoman.tools")
 

@@ -29,14 +29,13 @@ from dragoman.engine.records import Mail, Note
 from dragoman.engine.streamed import StepStream
 from dragoman.engine.tools import Tool, ToolBox, ToolResult
 from dragoman.errors import ToolFailed, Unavailable
-from dragoman.model.content import Message, Part
+from dragoman.model.content import Message, Part, file_part, plain
 from dragoman.model.fold import Fold
 from dragoman.model.ops import ListTasks, Scope, SendMessage
 from dragoman.model.options import check_options
 from dragoman.model.questions import Approval, Ask
 from dragoman.model.task import Event, Task, TaskState
 from dragoman.model.usage import TaskUsage, TokenUsage
-from dragoman.model.values import file_part, plain
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -21,9 +21,8 @@ from jsonschema.exceptions import SchemaError
 from msgspec import Struct
 
 from dragoman.model.card import AgentCard, Skill
-from dragoman.model.content import Part
+from dragoman.model.content import Part, file_part
 from dragoman.model.skill_schemas import SkillSchema, is_file, schemas_on
-from dragoman.model.values import file_part
 from dragoman.observe.terminal import one_line
 
 CHECK, ANSWER, CANCEL = "check_task", "answer_task", "cancel_task"

@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.model.answers import hint, yes_or_no
-from dragoman.model.content import NOTHING, Message, Part, Wire
+from dragoman.model.content import NOTHING, Message, Part, Wire, plain
 from dragoman.model.schema import json_schema
-from dragoman.model.values import Unfit, answer_as, convert, convert_text, plain
+from dragoman.model.values import Unfit, answer_as, convert, convert_text
 
 QUESTIONS = "urn:dragoman:extension:questions:v1"
 """The URI of the extension, and the key of its data in metadata. See `docs/extensions.md`."""

@@ -1,112 +1,17 @@
-"""Python values as content and back: files, dataclasses, msgspec structs, pydantic models."""
+"""JSON values and texts as Python types: dataclasses, msgspec structs, pydantic models."""
 
 from __future__ import annotations
 
-import mimetypes
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
-from urllib.parse import urlsplit
+from typing import Any, get_type_hints
 
 import msgspec
 
 from dragoman.model.answers import choice, wanted, yes_or_no
 from dragoman.model.content import Message, Part
 
-S = TypeVar("S", bound=msgspec.Struct)
-
 
 class Unfit(ValueError):
     """A value that is not what it should be."""
-
-
-def file_part(
-    source: str | PathLike[str] | bytes | bytearray, *, name: str = "", media_type: str = ""
-) -> Part:
-    """A file: from bytes, from a path, or by its URL (which whoever gets it fetches)."""
-    if isinstance(source, bytes | bytearray):
-        kind = media_type or _guess(name) or "application/octet-stream"
-        return Part(raw=bytes(source), filename=name, media_type=kind)
-    if isinstance(source, str) and "://" in source:
-        name = name or urlsplit(source).path.rpartition("/")[2]
-        return Part(url=source, filename=name, media_type=media_type or _guess(name))
-    path = Path(source)
-    name = name or path.name
-    kind = media_type or _guess(name) or "application/octet-stream"
-    return Part(raw=path.read_bytes(), filename=name, media_type=kind)
-
-
-def _guess(name: str) -> str:
-    return mimetypes.guess_type(name)[0] or ""
-
-
-def part_of(value: Any, media_type: str = "") -> Part:
-    """Text is text, bytes are a file, a part is itself; anything else is data. Raises TypeError."""
-    if isinstance(value, str):
-        return Part(text=value, media_type=media_type)
-    if isinstance(value, Part):
-        return _checked(value)
-    if isinstance(value, bytes | bytearray):
-        return Part(raw=bytes(value), media_type=media_type or "application/octet-stream")
-    return Part(data=plain(value), media_type=media_type)
-
-
-def parts_of(value: Any) -> tuple[Part, ...]:
-    """What a value says: a list with parts in it is each of its members, anything else is one part."""
-    if isinstance(value, list | tuple) and any(isinstance(member, Part) for member in value):
-        return tuple(part_of(member) for member in value)
-    return (part_of(value),)
-
-
-def _checked(part: Part) -> Part:
-    """A part that was made by hand: what is wrong with it shall be said where it was made."""
-    if part.contents != 1:
-        raise TypeError("a part has one of text, raw, url and data")
-    for member, kind in ((part.text, str), (part.raw, bytes), (part.url, str)):
-        if member is not None and not isinstance(member, kind):
-            raise TypeError(f"a part's content is {kind.__name__} there, not {type(member).__name__}")
-    if not (
-        isinstance(part.media_type, str)
-        and isinstance(part.filename, str)
-        and isinstance(part.metadata, dict)
-    ):
-        raise TypeError("a part's media type and filename are text, and its metadata is a dict")
-    return part
-
-
-def checked(value: S) -> S:
-    """A message or an artifact that was made by hand, as it will be read. Raises TypeError if it could not be."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(value), type(value))
-    except msgspec.ValidationError as error:
-        raise TypeError(f"this is no {type(value).__name__}: {error}") from error
-
-
-def plain(value: Any) -> Any:
-    """JSON values of anything that has them. Raises TypeError."""
-    match value:
-        case Enum():
-            return plain(value.value)
-        case str() | int() | float() | None:
-            return value
-        case dict():
-            return {key: plain(member) for key, member in value.items()}
-        case list() | tuple():
-            return [plain(member) for member in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        # not by msgspec, which leaves out members that it filled in with their default
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if hasattr(value, "model_dump") and not isinstance(value, type):
-        return value.model_dump(mode="json")
-    return msgspec.to_builtins(value, enc_hook=_inside)
-
-
-def _inside(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def convert(value: Any, kind: Any) -> Any:

@@ -80,26 +80,20 @@ class JsonRpc:
         ]
 
     def _post(self, exchange: Exchange, mount: Mount) -> Awaitable[None]:
-        return handle(_JsonRpcCall(exchange, mount, self._strict))
+        return handle(_JsonRpcCall(exchange, mount, strict=self._strict))
 
 
 class _JsonRpcCall(HttpCall):
-    __slots__ = ("_id", "_in_stream", "_strict", "_version")
-
-    def __init__(self, exchange: Exchange, mount: Mount, strict: bool) -> None:
-        super().__init__(exchange, mount)
-        self._strict = strict
-        self._version = exchange.version()
-        self._id = NO_ID
-        self._in_stream = False
-        """An error, too, is sent as an event."""
+    _id = NO_ID
+    _in_stream = False
+    """An error, too, is sent as an event."""
 
     async def read(self) -> Parsed:
         mount = self.mount
         if mount.authenticator is not None:
             await self._authenticate()
         if mount.home:
-            select.check_version_first(self._version, mount.home, only=mount.arbiter)
+            select.check_version_first(self.version, mount.home, only=mount.arbiter)
         try:
             envelope = read_envelope(await self.read_body())
         except MalformedEnvelope as malformed:
@@ -109,7 +103,7 @@ class _JsonRpcCall(HttpCall):
             raise malformed.error from None
         self._id, params = envelope.id, envelope.params
         if envelope.method in mount.methods:
-            self.dialect = dialect = select.before_body(self._version, mount="", allowed=mount.versions)
+            self.dialect = dialect = select.before_body(self.version, mount="", allowed=mount.versions)
             return Parsed(dialect, EXTENSION, read_extension_call(envelope.method, params))
         dialect, op, certain = self._choose(envelope.method, params)
         self.dialect = dialect
@@ -140,7 +134,7 @@ class _JsonRpcCall(HttpCall):
         headers = self.exchange.headers
         length = headers.get(b"content-length", b"")
         short = length.isdigit() and len(length) < 9 and int(length) <= PEEK_BYTES
-        if self._version or b"expect" in headers or not short:
+        if self.version or b"expect" in headers or not short:
             return
         try:
             async with asyncio.timeout(PEEK_SECONDS):
@@ -162,13 +156,13 @@ class _JsonRpcCall(HttpCall):
     def _choose(self, method: str, params: bytes) -> select.ChosenDialect:
         mount = self.mount
         return select.choose_for_rpc(
-            self._version,
+            self.version,
             method,
             params,
             mount="arbiter" if mount.arbiter else "",
             home=mount.home,
             pushes=bool(mount.home and mount.current_card().capabilities.push_notifications),
-            strict=self._strict,
+            strict=self.strict,
             allowed=mount.dialects,
         )
 
@@ -232,8 +226,8 @@ class _JsonRpcCall(HttpCall):
     def _error_dialect(self) -> Dialect:
         """The call's dialect. Before it is known, the headers decide."""
         mount = self.mount
-        name = "arbiter" if mount.arbiter else mount.home if self._version in ("", "1.0", "1") else ""
-        return self.dialect or select.before_body(self._version, mount=name, allowed=mount.versions)
+        name = "arbiter" if mount.arbiter else mount.home if self.version in ("", "1.0", "1") else ""
+        return self.dialect or select.before_body(self.version, mount=name, allowed=mount.versions)
 
 
 class MalformedEnvelope(Exception):

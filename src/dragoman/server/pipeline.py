@@ -330,15 +330,18 @@ class Compressed(InvalidRequest):
 class HttpCall:
     """The part of a `BoundCall` that is the same for both HTTP bindings."""
 
-    __slots__ = ("dialect", "exchange", "head", "mount", "principal")
-
     one_card = False
+    principal = ANONYMOUS
 
-    def __init__(self, exchange: Exchange, mount: Mount, dialect: Dialect | None = None) -> None:
+    def __init__(
+        self, exchange: Exchange, mount: Mount, dialect: Dialect | None = None, *, strict: bool = False
+    ) -> None:
+        """`strict`: a call of 1.0 must say its version."""
         self.exchange = self.head = exchange
         self.mount = mount
         self.dialect = dialect
-        self.principal = ANONYMOUS
+        self.strict = strict
+        self.version = exchange.version()
 
     @property
     def responding(self) -> bool:

@@ -92,13 +92,10 @@ class Rest:
 
 
 class _RestCall(HttpCall):
-    __slots__ = ("_path", "_strict", "_tenant", "_type", "_values")
-
     def __init__(self, exchange: Exchange, mount: Mount, found: FoundPath, path: Path, strict: bool) -> None:
-        super().__init__(exchange, mount, select.of_paths(path.version))
+        super().__init__(exchange, mount, select.of_paths(path.version), strict=strict)
         self._path = path
         self._values, self._tenant = found.values, found.tenant
-        self._strict = strict
         self._type = _type(exchange) if path.version == "1.0" else JSON
 
     async def read(self) -> Parsed:
@@ -110,7 +107,7 @@ class _RestCall(HttpCall):
         return Parsed(dialect, op, self._read(dialect, body))
 
     def _choose(self, body: bytes) -> Dialect:
-        version, family = self.exchange.version(), self._path.version
+        version, family = self.version, self._path.version
         if family == "1.0" and self.mount.prefix.endswith("/v1"):
             # Both versions have this path: the header decides, or else the shape of the message.
             label = version_of(version)
@@ -119,7 +116,7 @@ class _RestCall(HttpCall):
                 if older is not None:
                     self._values = _renamed(self._values, older)
                     self._path, self._type, family = older, JSON, "0.3"
-        return select.choose_for_rest(version, family, strict=self._strict, allowed=self.mount.dialects)
+        return select.choose_for_rest(version, family, strict=self.strict, allowed=self.mount.dialects)
 
     def _read(self, dialect: Dialect, body: bytes) -> Request:
         try:
@@ -186,8 +183,6 @@ class _RestCall(HttpCall):
 
 class _ExtensionRestCall(HttpCall):
     """A method that an extension adds: `POST /extensions/NAME` with its params."""
-
-    __slots__ = ("_method",)
 
     def __init__(self, exchange: Exchange, mount: Mount, method: str) -> None:
         label = "1.0" if mount.speaks("1.0") else "0.3"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2s, sha256
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -130,19 +131,10 @@ def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def fields(entry: AuditEntry) -> tuple[str, ...]:
-    """What is kept of an entry, in the order of its columns."""
-    return (
-        entry.at,
-        entry.tenant,
-        entry.agent,
-        entry.principal,
-        entry.operation,
-        entry.task,
-        entry.outcome,
-        entry.dialect,
-        entry.trace,
-    )
+fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(
+    "at", "tenant", "agent", "principal", "operation", "task", "outcome", "dialect", "trace"
+)
+"""What is kept of an entry, in the order of its columns."""
 
 
 def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
