@@ -273,8 +273,13 @@ WORST: dict[str, tuple[Case, ...]] = {
     "constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
     "blobs._KEY": (("fullmatch", "t", "1", ""), ("fullmatch", "t1/", "0", "")),
     "quote._BREAK": (("sub", "", "\r", "a"), ("sub", "", "a\u2028", "")),
-    "quote._INVISIBLE": (("sub", "", "\x00", "a"), ("sub", "", "a", "")),
-    "quote._TOKEN": (("sub", "", "<", ""), ("sub", "", "<</", ""), ("sub", "", "<start_of_turn", "")),
+    "quote._INVISIBLE": (("sub", "", "\x00", "a"), ("sub", "", "a", ""), ("sub", "", "\ufe00", "")),
+    "quote._TOKEN": (
+        ("sub", "", "<", ""),
+        ("sub", "", "[/TOOL_CALLS", ""),
+        ("sub", "", "<</", ""),
+        ("sub", "", "<start_of_turn", ""),
+    ),
     "quote._SPACE": (("sub", "", " ", "a"), ("sub", "", " a", "")),
     "dispatch._CHILD_FAILED": (
         ("search", "", "[child 1/1 — /agent ", "]"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.agents.dispatch import needs_approval
+from dragoman.hub.agents.dispatch import MAX_SHOWN_CHARACTERS, needs_approval
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.tenants.policy import DEFAULT_APPROVE
@@ -327,6 +327,22 @@ async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_
         assert pages.fetched == [URL]
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert listed["state"] == "input-required" and listed["details"]["arguments"] == f"{URL}2"
+
+
+async def test_the_question_shows_all_of_a_command_or_the_command_does_not_run() -> None:
+    shown, hidden = f"{URL}&{'a' * 20_000}&end", f"{URL}&{'a' * MAX_SHOWN_CHARACTERS}&end"
+    async with reading([f"/fetch {hidden}", f"/fetch {shown}", "Done."]) as (hub, acme, pages):
+        asked = question_of(await acme.ask("look", "/v1/agents/reader/chat"))
+        assert asked["details"]["arguments"] == shown and asked["message"].endswith(f"/fetch {shown}")
+        assert pages.fetched == []
+        assert "a person has to read this command" in hub.model.prompts[-1].messages[-1].content
+
+
+async def test_the_question_shows_characters_that_nobody_sees() -> None:
+    async with reading([f"/fetch {URL}\u202egpj.tac\u200b\r\x1b[2K"]) as (_, acme, _pages):
+        asked = question_of(await acme.ask("look", "/v1/agents/reader/chat"))
+        assert asked["details"]["arguments"] == rf"{URL}\u202egpj.tac\u200b\r\x1b[2K"
+        assert asked["message"].endswith(asked["details"]["arguments"])
 
 
 @pytest.mark.parametrize(

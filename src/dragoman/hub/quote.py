@@ -20,11 +20,16 @@ LINE_CHARACTERS = 300
 
 _BREAK = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
-"""Control characters, marks that change the direction of text, and tags: a person does not see them, a model reads them."""
-_TOKEN = re.compile(r"[<\[](?=\||/?s>|(?:start|end)_of_turn>|</?SYS>>|/?INST\])", re.IGNORECASE)
-"""The begin of what some models take for the end of a message: `<|im_end|>`, `</s>`, `[/INST]`."""
+"""Control characters, marks that change the direction of text, blanks without width, tags, and all variation selectors but the first
+of a character: a person does not see them, a model reads them."""
+_TOKEN = re.compile(
+    r"[<\[](?=[|\uff5c]|/?s>|[be]os>|(?:start|end)_of_turn>|</?SYS>>|/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])",
+    re.IGNORECASE,
+)
+"""The begin of what some models take for the end of a message: `<|im_end|>`, `<｜User｜>`, `</s>`, `[/INST]`."""
 _SPACE = re.compile(r"\s+")
 
 
@@ -50,6 +55,15 @@ def flatten(text: str, limit: int = LINE_CHARACTERS) -> str:
     """`text` in one line of at most `limit` characters."""
     line = _SPACE.sub(" ", _clean(text[: 4 * limit])).strip()
     return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+
+
+def reveal(text: str) -> str:
+    """`text` with what a person would not see as escapes: `\\u202e`."""
+    return _INVISIBLE.sub(_escape, _BREAK.sub(_escape, text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _clean(text: str) -> str:

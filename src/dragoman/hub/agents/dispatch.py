@@ -27,7 +27,7 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models.model import repair_text
-from dragoman.hub.quote import MARK, flatten, quote
+from dragoman.hub.quote import MARK, flatten, quote, reveal
 from dragoman.hub.tools.delegate import children
 from dragoman.hub.tools.tool import Command, Session, Tool, UnavailableTool
 from dragoman.model.questions import Approval
@@ -194,7 +194,12 @@ def _went_well(body: str) -> bool:
 
 # -- approvals ----------------------------------------------------------------------------------------------
 
-MAX_SHOWN_CHARACTERS = 4000
+MAX_SHOWN_CHARACTERS = 32_000
+"""Characters of a command and its body that a person is asked about. A longer one does not run: nobody would have seen all of it."""
+TOO_LONG = (
+    "ERR: not approved: a person has to read this command before it runs, and it has {size} characters; at most {most} are shown. "
+    "Do it in smaller steps."
+)
 REFUSED = "ERR: not approved: the user refused this command{why}. Do not try it again; go on without it, or say what is missing."
 
 _ASKED_VERBS = {"/mcp": ("call",), "/a2a": ("call",)}
@@ -215,15 +220,20 @@ def needs_approval(command: Command, approve: Collection[str]) -> bool:
 
 
 async def ask_for_approval(turn: Turn, agent: str, command: Command, key: str) -> str:
-    """Ask the caller. Returns the result for a command that is refused; empty if it may run."""
-    title = command.title[:MAX_SHOWN_CHARACTERS]
+    """Ask the caller. Returns the result for a command that is refused; empty if it may run.
+
+    What is shown is all that runs, and nothing in it is invisible.
+    """
+    title, body = reveal(command.title), reveal(command.body or "")
+    if (size := len(title) + len(body)) > MAX_SHOWN_CHARACTERS:
+        return TOO_LONG.format(size=size, most=MAX_SHOWN_CHARACTERS)
     details: dict[str, Any] = {
         "agent": agent,
         "command": command.name,
         "arguments": title[len(command.name) :].strip(),
     }
     if command.body is not None:
-        details["body"] = command.body[:MAX_SHOWN_CHARACTERS]
+        details["body"] = body
     question = f"The agent {agent} wants to run this command. May it?\n{title}"
     answer: Approval = await record_of(turn).ask(
         TaskState.INPUT_REQUIRED, question, Approval, f"approve/{key}", {}, details, fresh=True
