@@ -32,8 +32,8 @@ from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import TextFilter, parse
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.agents.routing import for_event, guess
+from dragoman.hub.models import ChatMessage, Prompt
 from dragoman.hub.models.local import demo_reply as reply
-from dragoman.hub.models.model import ChatMessage, Prompt
 from dragoman.hub.schedules import run_times
 from dragoman.hub.tools.advisor import read_verdict as verdict
 from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text

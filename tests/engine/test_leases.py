@@ -12,8 +12,7 @@ from dragoman.buses import LocalBus
 from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import HeldLease
-from dragoman.hub.models import calls
-from dragoman.hub.models.model import Delta, Prompt
+from dragoman.hub.models import Delta, Prompt, calls
 from dragoman.model.ops import GetTask
 from dragoman.model.task import TaskState
 from dragoman.stores.memory import MemoryStore

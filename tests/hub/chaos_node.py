@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dragoman.hub.assembly import application
-from dragoman.hub.models.model import Delta, ModelEvent, ModelTraits, Prompt, Stop, Usage
+from dragoman.hub.models import Delta, ModelEvent, ModelTraits, Prompt, Stop, Usage
 from dragoman.hub.settings import Settings
 from dragoman.hub.store import workspace_leases
 from dragoman.observe.logs import configure

@@ -14,8 +14,8 @@ from dragoman.engine.records import Record
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.metadata import NATIVE
+from dragoman.hub.tools import HelpTool, Tool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
-from dragoman.hub.tools.tool import HelpTool, Tool
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Scope, SendMessage

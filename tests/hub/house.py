@@ -17,7 +17,7 @@ import msgspec
 from dragoman.agent.agent import Agent
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
-from dragoman.hub.models.model import Model, Prompt
+from dragoman.hub.models import Model, Prompt
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.tenants import Tenant

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     Delta,
     ModelError,
     ModelEvent,

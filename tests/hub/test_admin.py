@@ -14,8 +14,8 @@ from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import Unauthenticated
 from dragoman.hub.agents.programs import StoppableModel, on_behalf_of
+from dragoman.hub.models import Prompt
 from dragoman.hub.models.calls import respond
-from dragoman.hub.models.model import Prompt
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests.hub.house import SCOUT, Caller, events, house, message, place_of

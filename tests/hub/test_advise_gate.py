@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.hub.models.model import ModelError
+from dragoman.hub.models import ModelError
 from tests.hub.house import SCOUT, house
 
 GATE = {"advisor_model": "p/m", "original_task": "Sum it up.", "terminating_text": "It is about tea."}

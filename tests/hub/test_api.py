@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.hub.models.model import ModelError
+from dragoman.hub.models import ModelError
 from tests.hub.house import SCOUT, events, house, kinds, message
 from tests.hub.scripted import Scripted, by_agent
 

@@ -14,8 +14,8 @@ from dragoman.hub.agents.dispatch import MAX_SHOWN_CHARACTERS, needs_approval
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.tenants.policy import DEFAULT_APPROVE
+from dragoman.hub.tools import Command
 from dragoman.hub.tools.fetcher import Page
-from dragoman.hub.tools.tool import Command
 from tests.hub.house import Caller, House, events, house, kinds, message
 from tests.hub.killing import ADMIN, Process, call, listen
 from tests.hub.scripted import by_agent

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
-from dragoman.hub.models.model import ModelError, Stop, ToolCall, Usage
+from dragoman.hub.models import ModelError, Stop, ToolCall, Usage
+from dragoman.hub.tools import Command, Session, always_repeatable
 from dragoman.hub.tools.files import WriteTool
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SendMessage
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState

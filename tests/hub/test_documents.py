@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dragoman.hub.models import ChatMessage, Delta, Prompt
 from dragoman.hub.models.local import ScriptFileModel
-from dragoman.hub.models.model import ChatMessage, Delta, Prompt
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.hub.sandbox import Sandbox, process
 from dragoman.hub.sandbox import folder_copy as copying
-from dragoman.hub.sandbox import process
 from dragoman.hub.sandbox.process import BUBBLEWRAP, NAMESPACES, Process
-from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
 from tests.hub.escaping import SECRET
 from tests.hub.test_sandbox import namespaces

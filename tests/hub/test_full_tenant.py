@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dragoman.hub.models.model import Usage
+from dragoman.hub.models import Usage
 from dragoman.hub.tenants.policy import Policy
 from tests.hub.house import Caller, House, house
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.hub.agents.prompt import KEPT_MESSAGES
-from dragoman.hub.models.model import ModelError, Prompt
+from dragoman.hub.models import ModelError, Prompt
 from tests.hub.house import SCOUT, Caller, events, house
 from tests.hub.scripted import ScriptedModel
 

@@ -22,10 +22,10 @@ from dragoman.engine.turn import Turn
 from dragoman.hub.agents.constitution import BUNDLES, INDEX, SAFE_BUNDLES, Advisor, Constitution
 from dragoman.hub.agents.prompt import roster
 from dragoman.hub.agents.routing import resolve
+from dragoman.hub.models import Prompt
 from dragoman.hub.models.calls import respond
-from dragoman.hub.models.model import Prompt
 from dragoman.hub.quote import MARK, flatten, quote, unquote
-from dragoman.hub.sandbox.sandbox import CommandResult, Sandbox
+from dragoman.hub.sandbox import CommandResult, Sandbox
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import SHARED, Memories, Scratchpads

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.hub.api.routes import ADMIN
+from dragoman.hub.api import ADMIN
 from dragoman.hub.tenants.policy import matches_glob
 from dragoman.server.runtime import running
 from tests.hub.house import ON_POSTGRES, Caller, House, house

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.models.model import Prompt
+from dragoman.hub.models import Prompt
 from tests.hub.house import Caller, house, message
 
 WORDS = {"acme": "persimmon", "umbrella": "tamarind"}

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.hub.metrics import HubMetrics
+from dragoman.hub.models import ModelError
 from dragoman.hub.models.calls import RetryingModel, respond
 from dragoman.hub.models.hosted import HostedModel
-from dragoman.hub.models.model import ModelError
 from dragoman.hub.store.database import Transaction, open_database
 from dragoman.hub.store.requests import IdempotencyKeys
 from dragoman.server.runtime import running

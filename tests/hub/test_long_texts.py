@@ -16,8 +16,8 @@ from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitutio
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.api import about as api_about
 from dragoman.hub.conversations.events import HubEventReader
+from dragoman.hub.models import ToolCall
 from dragoman.hub.models.hosted import _events
-from dragoman.hub.models.model import ToolCall
 from dragoman.hub.store import conversations
 from dragoman.hub.store import memory_search as recall
 from dragoman.hub.store.conversations import Conversations

@@ -11,11 +11,7 @@ import pytest
 
 from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.assembly import choose
-from dragoman.hub.models import local as local_models
-from dragoman.hub.models.calls import ModelByProvider, RetryingModel, respond
-from dragoman.hub.models.hosted import HostedModel, missing_key
-from dragoman.hub.models.local import EchoModel, EmbeddedModel
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     ChatMessage,
     Delta,
     ModelError,
@@ -27,6 +23,10 @@ from dragoman.hub.models.model import (
     Usage,
     traits_of,
 )
+from dragoman.hub.models import local as local_models
+from dragoman.hub.models.calls import ModelByProvider, RetryingModel, respond
+from dragoman.hub.models.hosted import HostedModel, missing_key
+from dragoman.hub.models.local import EchoModel, EmbeddedModel
 from dragoman.hub.settings import KEYS, Settings, settings
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store

@@ -12,10 +12,10 @@ import pytest
 
 from dragoman.errors import A2AError, Unreachable
 from dragoman.hub.agents.constitution import Constitution
+from dragoman.hub.models import ChatMessage, Image, Prompt, ToolCall, traits_of
 from dragoman.hub.models.calls import respond
 from dragoman.hub.models.hosted import HostedModel
 from dragoman.hub.models.local import EchoModel
-from dragoman.hub.models.model import ChatMessage, Image, Prompt, ToolCall, traits_of
 from dragoman.hub.store import artifacts as stored
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database

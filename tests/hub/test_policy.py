@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
-from dragoman.hub.models.model import ModelTraits, Usage
+from dragoman.hub.models import ModelTraits, Usage
 from dragoman.hub.models.offered import Price, Prices
 from dragoman.hub.settings import InvalidSetting, Settings, settings
 from dragoman.hub.tenants.policy import Policy

@@ -14,12 +14,12 @@ from dragoman.errors import Unavailable
 from dragoman.hub.agents.constitution import KNOWN, Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from dragoman.hub.conversations.events import HubEventReader
-from dragoman.hub.models.model import ModelError, Prompt, ToolCall
+from dragoman.hub.models import ModelError, Prompt, ToolCall
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.tools import Command, Session
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.files import ExecTool, WriteTool
-from dragoman.hub.tools.tool import Command, Session
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
-from dragoman.hub.models.model import ModelError
+from dragoman.hub.models import ModelError
 from tests.hub.house import SCOUT, Caller, House, events, house, message
 from tests.hub.scripted import ScriptedModel, by_agent
 

@@ -18,12 +18,11 @@ import pytest
 
 from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.metrics import HubMetrics
+from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox, launch, process
 from dragoman.hub.sandbox import folder_copy as copying
-from dragoman.hub.sandbox import launch, process
 from dragoman.hub.sandbox.child_process import RunAsUser
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.sandbox import OUTPUT_LIMIT, Sandbox
 from dragoman.hub.sandbox.workspace import Workspace
 from dragoman.hub.store.database import Database
 from dragoman.hub.tenants.policy import QuotaExceeded

@@ -15,7 +15,7 @@ from dragoman.agent.agent import Agent
 from dragoman.cli import main
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams, Unauthenticated
-from dragoman.hub.models.model import ModelError
+from dragoman.hub.models import ModelError
 from dragoman.hub.schedules import run_times
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store import schedules

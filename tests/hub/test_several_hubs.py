@@ -14,9 +14,9 @@ import pytest
 
 from dragoman.errors import Unavailable
 from dragoman.hub.assembly import application
-from dragoman.hub.models.model import Delta, ModelEvent, Prompt, Stop
+from dragoman.hub.models import Delta, ModelEvent, Prompt, Stop
+from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.sandbox import Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import InvalidSetting, Settings, settings
 from dragoman.hub.store.database import Database, open_database

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.hub.models.model import Image
+from dragoman.hub.models import Image
 from dragoman.hub.store.artifacts import StoredPictures
 from dragoman.hub.store.tenant_rows import EXPORTED, NOT_EXPORTED
 from tests.hub.house import ON_POSTGRES, Caller, House, house, message

@@ -13,9 +13,9 @@ from dragoman import connect
 from dragoman.catalogue.sources import Viewer as CatalogueViewer
 from dragoman.cli import main
 from dragoman.errors import Forbidden
+from dragoman.hub.api import ADMIN, ANYBODY, TENANT, Route
 from dragoman.hub.api.access import SCOPE_OF, scope_of, with_scopes
 from dragoman.hub.api.agents import HubSource
-from dragoman.hub.api.routes import ADMIN, ANYBODY, TENANT, Route
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.site import Site
 from dragoman.hub.store.schedules import Schedules

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from dragoman.hub.models.model import ModelError, Prompt, Usage
+from dragoman.hub.models import ModelError, Prompt, Usage
 from tests.hub.house import events, house
 
 FAILED_CODE = ModelError("provider_error", "the model provider failed")

@@ -27,11 +27,11 @@ from dragoman.hub.store.memories import SHARED, Memories, RelationExists, Scratc
 from dragoman.hub.store.memory_search import MemorySearch
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.tenants.policy import QuotaExceeded
+from dragoman.hub.tools import Command, Session
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.tool import Command, Session
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer

@@ -185,7 +185,7 @@ def read(args: argparse.Namespace) -> Settings:
 def run(args: argparse.Namespace) -> int:
     from dragoman.cli.load import load
     from dragoman.hub.assembly import application
-    from dragoman.hub.models.model import ModelError
+    from dragoman.hub.models import ModelError
     from dragoman.observe.logs import configure
     from dragoman.server.runtime import check_store, free_port, open_tls
     from dragoman.server.runtime import run as serve

@@ -31,15 +31,14 @@ from dragoman.hub.api.answers import ModelInfo
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.models import local
+from dragoman.hub.models import Model, ModelError, local, traits_of
 from dragoman.hub.models.calls import ModelByProvider, RetryingModel
 from dragoman.hub.models.local import DemoModel, EchoModel, ScriptFileModel
-from dragoman.hub.models.model import Model, ModelError, traits_of
 from dragoman.hub.models.offered import ModelNames, Prices
+from dragoman.hub.sandbox import Cell, Sandbox
 from dragoman.hub.sandbox.child_process import command_user, root_warning
 from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
-from dragoman.hub.sandbox.sandbox import Cell, Sandbox
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
@@ -53,6 +52,7 @@ from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Quotas
+from dragoman.hub.tools import Tool
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
 from dragoman.hub.tools.fetcher import HttpFetcher
@@ -60,7 +60,6 @@ from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
 from dragoman.hub.tools.remote_agents import RemoteAgents
-from dragoman.hub.tools.tool import Tool
 from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import ADDRESSES, SearchEngine
 from dragoman.model.byte_budget import ByteBudget

@@ -47,8 +47,7 @@ from dragoman.hub.store.spending import Spending, Usages
 from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
-from dragoman.hub.tenants.admission import Admission, Quotas, TenantWatch
-from dragoman.hub.tenants.budgets import Budgets
+from dragoman.hub.tenants.admission import Admission, Budgets, Quotas, TenantWatch
 from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, rename_tenant
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers

@@ -20,7 +20,22 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import write_card
 from dragoman.errors import A2AError, Unauthenticated
-from dragoman.hub.api import about, admin, agents, conversations, memory, requests, schedules
+from dragoman.hub.api import (
+    ANYBODY,
+    ApiRequest,
+    ApiResponse,
+    Route,
+    Table,
+    about,
+    admin,
+    agents,
+    conversations,
+    error_response,
+    memory,
+    requests,
+    schedules,
+    send,
+)
 from dragoman.hub.api.access import (
     AGENTS_PATH,
     AuthenticatedTenant,
@@ -30,11 +45,10 @@ from dragoman.hub.api.access import (
     with_scopes,
 )
 from dragoman.hub.api.answers import ModelInfo
-from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, Table, error_response, send
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
-from dragoman.hub.models.model import Model
+from dragoman.hub.models import Model
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.card import JSONRPC, AgentCard, Interface

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from dragoman.hub.models.model import ToolCall, ToolSpec
-from dragoman.hub.tools.tool import Command, Tool
+from dragoman.hub.models import ToolCall, ToolSpec
+from dragoman.hub.tools import Command, Tool
 
 TEXT, COMMAND, BODY, END, FRAME = "text", "command", "body", "end", "frame"
 """Kinds of lines. A frame is a line that only tool results have (`[END FETCH]`); models sometimes imitate them."""

@@ -26,8 +26,7 @@ from dragoman.hub.agents.prompt import CONTINUE as GO_ON
 from dragoman.hub.agents.prompt import query, roster, system
 from dragoman.hub.agents.routing import hand_over
 from dragoman.hub.metadata import NATIVE, VIA
-from dragoman.hub.models.calls import ModelReply, ask, recorded_reply
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     ChatMessage,
     Image,
     Model,
@@ -37,11 +36,12 @@ from dragoman.hub.models.model import (
     traits_of,
     without_images,
 )
+from dragoman.hub.models.calls import ModelReply, ask, recorded_reply
 from dragoman.hub.models.offered import Prices
 from dragoman.hub.quote import flatten
+from dragoman.hub.tools import Approve, Budget, Command, Session, Tool
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.tool import Approve, Budget, Command, Session, Tool
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Principal, SendMessage

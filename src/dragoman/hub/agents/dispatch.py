@@ -26,10 +26,10 @@ from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import ENDS
-from dragoman.hub.models.model import repair_text
+from dragoman.hub.models import repair_text
 from dragoman.hub.quote import MARK, flatten, quote, reveal
+from dragoman.hub.tools import Command, Session, Tool, UnavailableTool
 from dragoman.hub.tools.delegate import children
-from dragoman.hub.tools.tool import Command, Session, Tool, UnavailableTool
 from dragoman.model.questions import Approval
 from dragoman.model.task import TaskState
 

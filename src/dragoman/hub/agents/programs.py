@@ -24,7 +24,7 @@ from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.agents.constitution import ID, TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.agents.constitution_agent import check_message
 from dragoman.hub.metadata import AGENT_VERSION, VIA
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     Delta,
     Model,
     ModelError,
@@ -40,8 +40,7 @@ from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import Requests
 from dragoman.hub.store.tenants import Tenant, Tenants
-from dragoman.hub.tenants.admission import Quotas
-from dragoman.hub.tenants.budgets import EXHAUSTED, NO_PRICE, Budgets
+from dragoman.hub.tenants.admission import EXHAUSTED, NO_PRICE, Budgets, Quotas
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage

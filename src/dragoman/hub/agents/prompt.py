@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution
+from dragoman.hub.models import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.models.calls import ModelReply, ask, recorded_reply
-from dragoman.hub.models.model import CHARACTERS_PER_TOKEN, ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.quote import HOW_TO_READ, MARK, flatten, quote
 from dragoman.hub.store.conversations import Conversations, EarlierMessage
-from dragoman.hub.tools.tool import Session, Tool
+from dragoman.hub.tools import Session, Tool
 
 _VOICES = {
     "standard": "You are a capable agent. Answer precisely and without preamble.",

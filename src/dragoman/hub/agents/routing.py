@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
 from dragoman.hub.agents.event_writer import ANSWERS
+from dragoman.hub.models import ChatMessage, Model, Prompt, Usage, traits_of
 from dragoman.hub.models.calls import ModelReply, respond
-from dragoman.hub.models.model import ChatMessage, Model, Prompt, Usage, traits_of
 from dragoman.hub.quote import HOW_TO_READ, flatten, quote
 from dragoman.hub.tenants.policy import matches_glob
+from dragoman.hub.tools import Session
 from dragoman.hub.tools.delegate import delegate
-from dragoman.hub.tools.tool import Session
 
 _REQUEST_CHARACTERS = 8 * 1024
 """Characters of a request that are compared."""

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from dragoman.dialects.cards import superset_card, write_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
+from dragoman.hub.api import ADMIN, ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.api.access import scope_of
 from dragoman.hub.api.answers import ALSO, ANSWERS, UNCHANGED, Error, ModelInfo
-from dragoman.hub.api.routes import ADMIN, ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
 from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill

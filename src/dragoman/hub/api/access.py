@@ -21,7 +21,7 @@ from dragoman.auth.jwt import OIDC, scopes_of
 from dragoman.auth.schemes import Fetch, Presented
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api.routes import TENANT, Route
+from dragoman.hub.api import TENANT, Route
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.store.tokens import MANAGE, READ, RUN, TENANT_PREFIX

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
+from dragoman.hub.api import ADMIN, TENANT, ApiRequest, ApiResponse, Natural, Route, RouteList, page
 from dragoman.hub.api.agents import describe_policy, wanted_days
-from dragoman.hub.api.routes import ADMIN, TENANT, ApiRequest, ApiResponse, Natural, Route, RouteList, page
 from dragoman.hub.errors import Conflict
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant

@@ -15,8 +15,8 @@ from dragoman.client.signature import UNSIGNED
 from dragoman.dialects.cards import superset_card
 from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
 from dragoman.hub.agents.constitution import Constitution, schema
+from dragoman.hub.api import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, must_exist, page
 from dragoman.hub.api.access import AGENTS_PATH, authenticate
-from dragoman.hub.api.routes import ANYBODY, ApiRequest, ApiResponse, Route, RouteList, must_exist, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.catalogue import CatalogueEntry

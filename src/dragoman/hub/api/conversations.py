@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
+from dragoman.hub.api import ApiRequest, ApiResponse, Route, RouteList, page
 from dragoman.hub.api.requests import NewRequest, read_request, start_request
-from dragoman.hub.api.routes import ApiRequest, ApiResponse, Route, RouteList, page
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile

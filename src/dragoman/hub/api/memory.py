@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.hub.agents.constitution import Memory as Ranking
-from dragoman.hub.api.routes import ApiRequest, Natural, Route, RouteList, must_exist, page
+from dragoman.hub.api import ApiRequest, Natural, Route, RouteList, must_exist, page
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.memories import SHARED
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch

@@ -16,7 +16,7 @@ from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Short
 from dragoman.hub.agents.programs import on_behalf_of
 from dragoman.hub.agents.routing import for_event
-from dragoman.hub.api.routes import (
+from dragoman.hub.api import (
     HEAD_OF_STREAM,
     ApiRequest,
     ApiResponse,
@@ -29,8 +29,8 @@ from dragoman.hub.conversations.events import EventFrames, HubEvent, describe_re
 from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
+from dragoman.hub.models import Model, traits_of
 from dragoman.hub.models.calls import respond
-from dragoman.hub.models.model import Model, traits_of
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.requests import StoredRequest

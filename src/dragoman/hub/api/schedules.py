@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api.answers import ScheduleInfo
-from dragoman.hub.api.routes import (
+from dragoman.hub.api import (
     HEAD_OF_STREAM,
     ApiRequest,
     ApiResponse,
@@ -19,6 +18,7 @@ from dragoman.hub.api.routes import (
     must_exist,
     page,
 )
+from dragoman.hub.api.answers import ScheduleInfo
 from dragoman.hub.conversations.events import EventFrames, HubEvent
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub

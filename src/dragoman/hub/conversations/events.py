@@ -21,7 +21,7 @@ from dragoman.engine.protocols import Bus, Log
 from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
 from dragoman.hub.metadata import ARBITER
-from dragoman.hub.models.model import Usage
+from dragoman.hub.models import Usage
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.turn import Turn, record_of
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     Delta,
     Model,
     ModelError,

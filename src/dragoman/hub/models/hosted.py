@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.hub.models.model import (
+from dragoman.hub.models import (
     ChatMessage,
     Delta,
     Image,

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.models.model import Delta, ModelError, ModelEvent, ModelTraits, Prompt, Stop, Usage
+from dragoman.hub.models import Delta, ModelError, ModelEvent, ModelTraits, Prompt, Stop, Usage
 from dragoman.hub.quote import unquote
 
 

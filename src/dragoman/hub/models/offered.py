@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Constitution
-from dragoman.hub.models.model import Usage
+from dragoman.hub.models import Usage
 from dragoman.hub.tenants.policy import Policy, matches_any, matches_glob
 
 

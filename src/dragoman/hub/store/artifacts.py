@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
-from dragoman.hub.models.model import Image
+from dragoman.hub.models import Image
 from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
 from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.hub.store.policies import check_room, policy_of

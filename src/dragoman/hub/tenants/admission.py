@@ -1,7 +1,11 @@
-"""What a tenant may do: limits, admission of messages, and stopping what runs for a tenant that may not continue.
+"""What a tenant may do: limits, budgets, admission of messages, and stopping what runs for a tenant that may not continue.
 
 Limits count work that a tenant asked for, not what its agents ask of one another. Metadata under the hub's own prefixes
 (`x-arbiter.`, `x-dragoman.`) is removed from messages that come from outside.
+
+A tenant that has used up a budget of a day starts nothing new, and what runs for it calls no model: also delegated agents, advisors and
+summaries, on every hub of the database. Calls that run at that moment end, and count. Money needs prices. A hub that limits money
+calls no model whose price it does not know: it could not count what it spends.
 """
 
 from __future__ import annotations
@@ -31,15 +35,19 @@ from dragoman.errors import (
 )
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
+from dragoman.hub.models import Usage
+from dragoman.hub.models.offered import Prices
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.policies import Policies
+from dragoman.hub.store.spending import COST, TOKENS, Spending, seconds_to_midnight
 from dragoman.hub.store.tenants import Tenant, Tenants
-from dragoman.hub.tenants.budgets import Budgets
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, Principal, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -189,6 +197,71 @@ class Quotas:
             self._running.pop(tenant, None)
 
 
+# -- budgets of tokens and money ---------------------------------------------------------------------------
+
+EXHAUSTED, NO_PRICE = "budget_exhausted", "price_unknown"
+
+
+class Budgets:
+    def __init__(
+        self,
+        spending: Spending,
+        policies: Policies,
+        prices: Prices | None = None,
+        metrics: HubMetrics | None = None,
+    ) -> None:
+        self._spending, self._policies = spending, policies
+        self.prices = prices or Prices()
+        self._metrics = metrics or HubMetrics()
+
+    async def refusal(self, tenant: int) -> tuple[str, str]:
+        """Which budget is used up, and a sentence about it; empty if there is some left."""
+        policy = await self._policies.of(tenant)
+        if not policy.tokens_per_day and not policy.cost_per_day:
+            return "", ""
+        spent = await self._spending.today(tenant)
+        if policy.tokens_per_day and spent.tokens >= policy.tokens_per_day:
+            used = f"{spent.tokens} of {policy.tokens_per_day} tokens"
+            return (
+                TOKENS,
+                f"the budget of this tenant for today is used up: {used}. The next day begins at 00:00 UTC",
+            )
+        if policy.cost_per_day and spent.cost >= policy.cost_per_day:
+            used = f"{spent.cost:.2f} of {policy.cost_per_day:.2f} {self.prices.currency}"
+            return (
+                COST,
+                f"the budget of this tenant for today is used up: {used}. The next day begins at 00:00 UTC",
+            )
+        return "", ""
+
+    async def check(self, tenant: int) -> None:
+        """Raises `RateLimited` if a budget is used up."""
+        budget, why = await self.refusal(tenant)
+        if budget:
+            raise RateLimited(why, metadata={"reason": f"{budget}_budget"}, retry_after=seconds_to_midnight())
+
+    async def lacks_price(self, tenant: int, model: str) -> bool:
+        """True if money is limited and the price of a model is not known."""
+        return bool((await self._policies.of(tenant)).cost_per_day) and self.prices.of(model) is None
+
+    async def spend(self, tenant: int, model: str, usage: Usage) -> None:
+        await self.count(tenant, usage.total, self.prices.cost(model, usage))
+
+    async def count(self, tenant: int, tokens: int, cost: float) -> None:
+        """Count what was used. If the database is away, that is logged: the work goes on."""
+        if not tokens and not cost:
+            return
+        with keep_going(log, f"counting {tokens} tokens of tenant {tenant}", A2AError):
+            for alert in await self._spending.add(tenant, tokens, cost):
+                log.warning("tenant %d: %s", tenant, alert.text)
+                self._metrics.count(
+                    "budget_alerts_total", tenant=str(tenant), budget=alert.budget, percent=str(alert.percent)
+                )
+
+
+# -- admission ---------------------------------------------------------------------------------------------
+
+
 class Admission:
     """`starts`: whether a task of a scope runs at this hub, or is about to."""
 
@@ -328,8 +401,6 @@ def _key(message: Message) -> str:
     words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
     return f"message/{words}"
 
-
-log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.25
 """Seconds between two checks whether another process has written to the database."""

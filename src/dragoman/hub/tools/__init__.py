@@ -1,1 +1,204 @@
-"""The commands of the hub, one file each."""
+"""A tool: what a `/command` in a model's reply runs.
+
+A tool takes a command and a session, and returns text. `agents/dispatch.py` does the rest: capabilities, limits, recording,
+truncation, errors, the block around the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from dragoman.engine.turn import Turn, record_of
+from dragoman.hub.agents.constitution import Constitution, bundle_of
+from dragoman.hub.agents.event_writer import HubEventWriter
+from dragoman.hub.models import Usage
+from dragoman.hub.models.offered import Prices
+
+_ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
+"""Members of a usage that are reported only if they are set."""
+
+
+Allows = Callable[[str, str], Awaitable[bool]]
+"""Whether a tenant sees something that has a name."""
+
+
+Approve = Callable[[str], Awaitable[Collection[str]]]
+"""The commands of a tenant that run only after the caller said yes."""
+
+
+async def allow_all(tenant: str, name: str) -> bool:
+    return True
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """One command of a reply: `/write notes.md` with its body, `/fetch https://example.com` without."""
+
+    name: str
+    """With the slash: `/fetch`."""
+    args: str = ""
+    body: str | None = None
+    closed: bool = True
+    """False for a block command without its end."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.args}".strip()
+
+
+class Budget:
+    """The tokens that a request may use, those of delegated agents included."""
+
+    def __init__(self, *limits: int) -> None:
+        self._limit = min((limit for limit in limits if limit > 0), default=0)
+        self.spent = 0
+
+    @property
+    def left(self) -> int | None:
+        """None: no limit."""
+        return max(0, self._limit - self.spent) if self._limit else None
+
+
+class Session(Struct, kw_only=True):
+    """The context of a command: tenant, agent, conversation, turn."""
+
+    tenant: str
+    agent: str
+    constitution: Constitution
+    turn: Turn
+    writer: HubEventWriter
+    """Reports events while the command runs."""
+    budget: Budget
+    prices: Prices = Prices()
+    approve: Approve | None = None
+    key: str = ""
+    """Identifies the command within the turn, also after a restart."""
+    conversation: int = 0
+    """0: none (every call over A2A). Then files cannot be stored, and memories belong to the tenant."""
+    depth: int = 0
+    stream_id: int = 0
+    original: str = ""
+    """The first question of the user."""
+    pictures: list[str] = []
+    """Keys of images for the model's next prompt."""
+    scratch: dict[str, Any] = {}
+    """State of tools during one run of a turn."""
+
+    async def count_usage(self, usage: Usage, model: str) -> None:
+        """Count the tokens of a model call, and report them."""
+        self.budget.spent += usage.total
+        self.turn.usage(
+            model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            cost=self.prices.cost(model, usage),
+            currency=self.prices.currency,
+        )
+        more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
+        await self.writer.emit(
+            "token_usage",
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **more,
+        )
+
+    @property
+    def write_key(self) -> str:
+        """A unique key of the command: a write under this key happens once, also if the command runs again after a restart."""
+        turn, scope = self.turn, self.turn.scope
+        return f"{scope.tenant}/{scope.agent}/{turn.task_id}/{turn.n}/{self.key}"
+
+    @property
+    def was_interrupted(self) -> bool:
+        """A crash interrupted the command, which must not run twice."""
+        return record_of(self.turn).steps.get(self._begun) is not None
+
+    async def begin(self, label: str) -> None:
+        """Record the start of the command."""
+        await record_of(self.turn).record(self._begun, label)
+        await record_of(self.turn).may_begin()
+
+    @property
+    def _begun(self) -> str:
+        return f"begun/{self.key}"
+
+
+async def always_repeatable(tool: object, command: Command, session: Session) -> bool:
+    """`repeatable` of tools that only read, that write under `Session.write_key`, or that follow a task."""
+    return True
+
+
+class Tool(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The commands it answers: `("/fetch",)`."""
+        ...
+
+    @property
+    def bundle(self) -> str:
+        """The bundle that grants it; empty: always granted."""
+        ...
+
+    @property
+    def usage(self) -> str:
+        """A line or more for the system prompt and for `/help`."""
+        ...
+
+    def label(self, command: Command) -> str:
+        """Its name in `tool_call` events: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
+        ...
+
+    async def repeatable(self, command: Command, session: Session) -> bool:
+        """True if the command may run again after a crash interrupted it."""
+        ...
+
+    async def run(self, command: Command, session: Session) -> str:
+        """The body of the result block. A failure is a text that begins with `ERR:`, or an `A2AError`."""
+        ...
+
+
+class HelpTool:
+    names = ("/help",)
+    bundle = ""
+    usage = "/help [command]   what a command does and how it is written"
+    repeatable = always_repeatable
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._tools = tuple(tools)
+
+    def label(self, command: Command) -> str:
+        return f"help:{command.args[:40]}" if command.args else "help"
+
+    async def run(self, command: Command, session: Session) -> str:
+        granted = session.constitution.granted
+        every: tuple[Tool, ...] = (*self._tools, self)
+        granted_tools = [tool for tool in every if not tool.bundle or tool.bundle in granted]
+        topic = "/" + command.args.strip().removeprefix("/").partition(" ")[0]
+        if topic == "/":
+            return "\n".join(tool.usage for tool in granted_tools)
+        for tool in granted_tools:
+            if topic in tool.names:
+                return tool.usage
+        return f"ERR: there is no command {topic} for this agent"
+
+
+class UnavailableTool:
+    """A known command that this hub does not have. It answers with the reason."""
+
+    usage = ""
+    repeatable = always_repeatable
+
+    def __init__(self, name: str, why: str) -> None:
+        self.names = (name,)
+        self.bundle = bundle_of(name)
+        self._why = why
+
+    def label(self, command: Command) -> str:
+        return command.name[1:]
+
+    async def run(self, command: Command, session: Session) -> str:
+        return f"ERR: {command.name} is not available: {self._why}"

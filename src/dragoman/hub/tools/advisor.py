@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import Advisor
+from dragoman.hub.models import ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.models.calls import ask
-from dragoman.hub.models.model import ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.quote import HOW_TO_READ, quote
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, always_repeatable
 
 CONTINUE, REDIRECT, HALT = "CONTINUE", "REDIRECT", "HALT"
 

@@ -17,7 +17,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.agents.constitution import ID, INDEX_ID
 from dragoman.hub.agents.event_writer import events_id
 from dragoman.hub.quote import flatten, quote
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, always_repeatable
 from dragoman.model.content import Message
 from dragoman.model.fold import Fold
 from dragoman.model.questions import questions_in

@@ -11,14 +11,14 @@ import mimetypes
 import re
 
 from dragoman.errors import A2AError, Unavailable
-from dragoman.hub.models.model import Image, Model, traits_of
+from dragoman.hub.models import Image, Model, traits_of
 from dragoman.hub.quote import flatten
-from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.sandbox.workspace import READ_LIMIT
 from dragoman.hub.store.artifacts import Artifacts, StoredPictures, clean_path
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import Memories
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, always_repeatable
 
 
 class Pictures:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.quote import flatten
-from dragoman.hub.tools.tool import Allows, Command, Session, allow_all
+from dragoman.hub.tools import Allows, Command, Session, allow_all
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
 
 BROWSER = "playwright"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, always_repeatable
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's

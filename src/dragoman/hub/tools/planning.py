@@ -8,7 +8,7 @@ from dragoman.hub.quote import flatten, quote
 from dragoman.hub.schedules.run_times import find_zone, format_time
 from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, always_repeatable
 
 _TODO_VERBS = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 

@@ -34,7 +34,7 @@ from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
 from dragoman.hub.quote import flatten
 from dragoman.hub.store.catalogue import Catalogue
-from dragoman.hub.tools.tool import Allows, Command, Session, allow_all
+from dragoman.hub.tools import Allows, Command, Session, allow_all
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dragoman.hub.models.model import Model
+from dragoman.hub.models import Model
 from dragoman.hub.quote import flatten
-from dragoman.hub.sandbox.sandbox import Sandbox
+from dragoman.hub.sandbox import Sandbox
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import Memories, Scratchpads
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.todos import Todos
+from dragoman.hub.tools import HelpTool, Session, Tool, UnavailableTool
 from dragoman.hub.tools.advisor import AdviseTool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.fetcher import PageFetcher
@@ -18,7 +19,6 @@ from dragoman.hub.tools.mcp import Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
-from dragoman.hub.tools.tool import HelpTool, Session, Tool, UnavailableTool
 from dragoman.hub.tools.web import NO_BROWSER, BrowseTool, FetchTool, SearchTool, WebSearch
 
 _ABSENT = {

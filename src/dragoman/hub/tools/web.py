@@ -19,12 +19,12 @@ from msgspec import Struct
 from dragoman.client.transport.network import Dial, HttpTransport
 from dragoman.client.transport.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
-from dragoman.hub.models.model import Image
+from dragoman.hub.models import Image
 from dragoman.hub.quote import flatten
+from dragoman.hub.tools import Command, Session, always_repeatable
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
-from dragoman.hub.tools.tool import Command, Session, always_repeatable
 
 
 class FetchTool:
