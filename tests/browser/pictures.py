@@ -128,6 +128,10 @@ HUB_PAGES = {
     "hub-agents": "hub/demo/agents",
     "hub-editor": "hub/demo/agents/scribe",
     "hub-usage": "hub/demo/usage",
+    "hub-requests": "hub/demo/requests",
+    "hub-policy": "hub/demo/policy",
+    "hub-tokens": "hub/demo/tokens",
+    "hub-tenant": "hub/demo/tenant",
     "hub-tasks": "tasks",
 }
 

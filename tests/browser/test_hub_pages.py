@@ -40,7 +40,7 @@ async def new_tenant(page: Page, name: str) -> str:
     await page.get_by_label("Name of the new tenant").fill(name)
     await page.get_by_role("button", name="Create a tenant").click()
     token = await page.locator("dialog pre").text_content()
-    await page.get_by_role("button", name="Close").click()
+    await page.get_by_role("button", name="I have stored it").click()
     await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
     return token or ""
 

@@ -293,14 +293,15 @@ export function tabs(entries, { label, selected, onselect, keep = true } = {}) {
     rename: (id, text) => { const b = buttons.get(id); if (b && b.textContent !== text) b.textContent = text; } });
 }
 
-/** A modal dialog. Returns it; `close()` closes it. */
-export function dialog(title, content, actions = []) {
+/** A modal dialog. Returns it; `close()` closes it. One that `stays` is not closed by a click beside it or by Escape. */
+export function dialog(title, content, actions = [], { stays = false } = {}) {
   const node = h("dialog.dialog", { "aria-label": title },
     h("div.dialoghead", {}, h("h2", {}, title), iconButton("close", "Close", () => node.close())),
     h("div.dialogbody", {}, content),
     actions.length ? h("div.row.end", {}, actions) : null);
   node.addEventListener("close", () => node.remove());
-  node.addEventListener("click", (event) => event.target === node && node.close());
+  node.addEventListener("click", (event) => !stays && event.target === node && node.close());
+  if (stays) node.addEventListener("cancel", (event) => event.preventDefault());
   document.body.append(node);
   node.showModal();
   return node;

@@ -2,53 +2,15 @@
 // what its agents cost.
 
 import { get, patch, post, put, del } from "./api.js";
-import { block, button, bytes, confirmed, copyButton, count, debounce, dialog, dict, empty, failure, fill, h, line, list, pill, plural, segment, tabs, toast, when } from "./dom.js";
+import { block, button, bytes, confirmed, count, debounce, dict, empty, failure, fill, h, line, list, pill, plural, segment, tabs, toast, when } from "./dom.js";
 import { diffLines } from "./diff.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
+import { act, at, cell, panel, table, until } from "./panel.js";
+import { policy, tenantList, tenantSettings, tokens } from "./tenant.js";
 
-const REFRESH_SECONDS = 5;
 const PAGE = 50;
 const DAYS = 30;
-const NUMBERS = new Set(["Calls", "Tokens in", "Cached", "Tokens out", "Messages", "Runs", "Size"]);
-
-/** Seconds since 1970 as a time. */
-const at = (seconds, text) => (seconds ? when(new Date(seconds * 1000).toISOString(), text) : h("span.muted", {}, "–"));
-const until = (time) => { const s = Math.round((Date.parse(time) - Date.now()) / 1000); return s <= 0 ? "now" : s < 120 ? `in ${s} s` : s < 7200 ? `in ${Math.round(s / 60)} min` : s < 172_800 ? `in ${Math.round(s / 3600)} h` : `in ${plural(Math.round(s / 86_400), "day")}`; };
-
-function table(name, heads, rows) {
-  return h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": name }, h("table.stack", {},
-    h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col", class: NUMBERS.has(t) ? "num" : "" }, t)))), h("tbody", {}, rows)));
-}
-
-const cell = (label, content, attributes = {}) => h("td", { data: { label }, ...attributes }, content);
-
-/** A panel that is read when it is shown and every few seconds (`busy`: every second), but not while somebody types in it. */
-function panel(load, { refresh = true } = {}) {
-  const node = h("div.stackview");
-  let drawn = "", busy = false, ticks = 0;
-  async function draw(force = false) {
-    if (!force && (node.querySelector("input:focus, textarea:focus, select:focus") || !node.isConnected)) return;
-    try {
-      const { content, state, ...more } = await load(() => draw(true));
-      busy = more.busy;
-      const sign = JSON.stringify(state ?? null);
-      if (!force && sign === drawn && drawn !== "null") return;
-      drawn = sign;
-      fill(node, content);
-    } catch (error) {
-      if (!node.childElementCount || force) fill(node, empty("This could not be read", line(error.message, 300)));
-    }
-  }
-  node.redraw = () => draw(true);
-  draw(true);
-  if (refresh) node.timer = setInterval(() => { if (busy || ++ticks % REFRESH_SECONDS === 0) draw(); }, 1000);
-  return node;
-}
-
-const act = (work, changed, done) => async () => {
-  try { await work(); if (done) toast(done); changed?.(); } catch (error) { failure(error); }
-};
 
 export function hubView(there, me) {
   const operator = me.role === "operator";
@@ -65,11 +27,12 @@ export function hubView(there, me) {
     const [tenant, tab = "agents", item] = now.rest;
     if (operator && !tenant) {
       fill(head, h("h1", {}, "Hub"));
-      fill(body, tabs([["tenants", "Tenants", tenants], ["usage", "Usage", () => usage("hub/admin/usage", true)]], { label: "The hub", keep: false }));
+      fill(body, tabs([["tenants", "Tenants", tenantList], ["usage", "Usage", () => usage("hub/admin/usage", true)]], { label: "The hub", keep: false }));
       return;
     }
     const named = operator ? tenant : me.tenant;
-    const base = `hub/tenants/${segment(named)}`, to = (...rest) => ["#hub", segment(named), ...rest.map(segment)].join("/");
+    const base = `hub/tenants/${segment(named)}`, manage = operator ? `hub/admin/tenants/${segment(named)}` : base, manages = operator || me.scope === "admin";
+    const to = (...rest) => ["#hub", segment(named), ...rest.map(segment)].join("/");
     fill(head, operator ? h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#hub" }, "Hub"), " / ", line(named, 60)) : h("h1", {}, line(named, 80)));
     const entries = [
       ["agents", "Agents", () => (item && tab === "agents" ? agentEditor(base, item, to) : agents(base, to))],
@@ -79,6 +42,8 @@ export function hubView(there, me) {
       ["files", "Files", () => files(base)],
       ["schedules", "Schedules", () => schedules(base, to)],
       ["usage", "Usage", () => usage(`${base}/usage`, false)],
+      ["policy", "Policy", () => policy(manage, operator)],
+      ...(manages ? [["tokens", "Tokens", () => tokens(manage)], ["tenant", "Tenant", () => tenantSettings(manage, named, operator)]] : []),
     ];
     let ready = false;
     fill(body, tabs(entries, { label: `Tenant ${line(named, 60)}`, selected: tab, keep: false,
@@ -88,53 +53,6 @@ export function hubView(there, me) {
 
   draw();
   return { title: "Hub", node, update(next) { now = next; draw(); return true; }, close };
-}
-
-// -- tenants ----------------------------------------------------------------------------------------------------
-
-function showToken(token, why) {
-  dialog("A new token", [h("p", {}, why), block(token, { tag: "pre.text.address" }), h("p.muted", {}, "It is shown only here.")], [copyButton(token)]);
-}
-
-function tenants() {
-  const name = h("input", { type: "text", placeholder: "Name", "aria-label": "Name of the new tenant", maxlength: "100", required: true });
-  const found = panel(async (again) => {
-    const { tenants: all } = await get("hub/admin/tenants");
-    return { state: all, content: all.length ? table("Tenants", ["Tenant", "State", "Last used", "Requests at once", "Requests a minute", ""], all.map((t) => tenantRow(t, again))) : empty("No tenants", "Create one: its token lets it call agents.") };
-  });
-  const form = h("form.row.wrap", { onsubmit: async (event) => {
-    event.preventDefault();
-    try {
-      const { token } = await post("hub/admin/tenants", { name: name.value });
-      name.value = "";
-      showToken(token, "The tenant's callers send it as a bearer token.");
-      found.redraw();
-    } catch (error) { failure(error); }
-  } }, name, h("button.button.primary", { type: "submit" }, "Create a tenant"));
-  return h("div.stackview", {}, form, found);
-}
-
-function tenantRow(t, again) {
-  const one = `hub/admin/tenants/${t.id}`;
-  const limit = (member, label) => {
-    const input = h("input.short", { type: "number", min: "0", value: t[member] ?? "", placeholder: "default", "aria-label": `${label} of ${line(t.name, 40)}` });
-    input.addEventListener("change", act(() => patch(one, { [member]: input.value === "" ? null : Number(input.value) }), null, "The limit is changed."));
-    return input;
-  };
-  const rotate = async () => {
-    if (!(await confirmed("Replace the token?", "What runs under the old token stops, and its callers need the new one.", "Replace it"))) return;
-    try { showToken((await post(`${one}/rotate-token`)).token, "The old token is refused from now on."); again(); } catch (error) { failure(error); }
-  };
-  const disable = async () => {
-    if (!t.disabled && !(await confirmed("Disable this tenant?", "What runs for it stops, and its token is refused until it is enabled again.", "Disable it"))) return;
-    act(() => patch(one, { disabled: !t.disabled }), again)();
-  };
-  return h("tr", {},
-    cell("Tenant", h("a", { href: `#hub/${segment(t.name)}` }, line(t.name, 80)), { class: "grow" }),
-    cell("State", t.disabled ? pill("disabled", "bad") : pill("enabled", "good")),
-    cell("Last used", at(t.last_used_at)),
-    cell("Requests at once", limit("max_concurrent", "Requests at once")), cell("Requests a minute", limit("rate_per_min", "Requests a minute")),
-    cell("", [button(t.disabled ? "Enable" : "Disable", disable, { class: "small" }), " ", button("Rotate token", rotate, { class: "small quiet" })], { class: "nowrap" }));
 }
 
 // -- agents and constitutions -----------------------------------------------------------------------------------
