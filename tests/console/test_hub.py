@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.local import EchoModel
 from dragoman.hub.settings import Settings
+from dragoman.hub.store.tokens import Tokens
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
 from dragoman.server.app import App
@@ -52,7 +54,7 @@ async def hub_app() -> AsyncIterator[tuple[Hub, App, HubConsole]]:
             await app.stop()
 
 
-async def send(app: App, token: str, text: str) -> None:
+async def send(app: App, token: str, text: str, agent: str = "echo") -> None:
     message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
     headers = {
         "host": HOST,
@@ -61,7 +63,7 @@ async def send(app: App, token: str, text: str) -> None:
         "authorization": f"Bearer {token}",
     }
     answer = await request(
-        app, "POST", "/v1/a2a/agents/echo", envelope("SendMessage", {"message": message}), headers=headers
+        app, "POST", f"/v1/a2a/agents/{agent}", envelope("SendMessage", {"message": message}), headers=headers
     )
     assert b"COMPLETED" in answer.body, answer.body
 
@@ -233,6 +235,45 @@ async def test_a_copy_counts_as_a_request_of_its_tenant() -> None:
         assert statuses == [201, 429, 429]
         await until(lambda: viewer.get("/tasks"), lambda page: page["counts"] == {"TASK_STATE_COMPLETED": 2})
         assert hub.quotas.counts() in ({}, {tenant.key: 0})
+
+
+async def test_a_copy_of_a_task_whose_token_is_revoked_runs_for_whoever_copied_it() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        made, secret = await Tokens(hub.database).create(tenant.id, "ci", "run", actor="test")
+        await send(app, secret, "of ci", agent="index")
+        await Tokens(hub.database).revoke(tenant.id, made.id, actor="test")
+        (row,) = (await Operator(app, token).get("/tasks"))["tasks"]
+        for viewer in (Operator(app, token), Operator(app, ADMIN)):
+            copied = await viewer("POST", f"/tasks/{row['key']}/fork", {"record": 1})
+            assert copied.status == 201
+            path = f"/tasks/{copied.json['key']}"
+            await until(
+                partial(viewer.get, path),
+                lambda task: task["state"] in ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED"),
+            )
+            assert (await viewer.get(path))["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_copy_is_refused_when_the_budget_of_its_tenant_is_used_up() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await send(app, token, "of ada", agent="index")
+        await hub.policies.change(tenant.id, {"tokens_per_day": 1})
+        viewer = Operator(app, token)
+        (row,) = (await viewer.get("/tasks"))["tasks"]
+        refused = await viewer("POST", f"/tasks/{row['key']}/fork", {"record": 1})
+        assert refused.status == 429 and "budget of this tenant" in refused.json["error"]["message"]
+
+
+async def test_what_a_tenant_reads_in_the_console_counts_as_its_reads() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await hub.policies.change(tenant.id, {"reads_per_min": 2})
+        viewer = Operator(app, token)
+        assert [(await viewer("GET", "/tasks")).status for _ in range(4)] == [200, 200, 429, 429]
+        assert (await viewer("GET", "/tasks")).headers["retry-after"]
+        assert (await Operator(app, ADMIN)("GET", "/tasks")).status == 200
 
 
 async def test_the_hubs_own_paths_stay_and_cors_does_not_reach_the_console() -> None:

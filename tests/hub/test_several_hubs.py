@@ -249,3 +249,16 @@ async def test_a_hub_that_stood_still_leaves_the_folder_to_the_hub_that_has_it_n
         with pytest.raises(Unavailable, match="another hub"):
             await running
         assert (tmp_path / "t1" / "theirs").read_text() == "kept\n"
+
+
+async def test_the_version_of_the_tables_changes_when_one_tenant_is_deleted_and_another_changes(
+    tmp_path: Any,
+) -> None:
+    async with hubs(["ok"], n=1, folder=tmp_path) as (one,):
+        database = one.hub.database
+        await one.tenant("acme")
+        await one.tenant("beta")
+        before = await database.version()
+        await database.change("delete from tenants where name = 'acme'")
+        await database.change("update tenants set generation = generation + 2 where name = 'beta'")
+        assert await database.version() != before

@@ -261,6 +261,32 @@ async def test_a_reader_whose_token_is_revoked_sees_no_more_of_what_another_bega
             assert b"secret" not in (await follower.end()).body
 
 
+@pytest.mark.parametrize("how", ["revoked", "disabled"])
+async def test_a_stream_on_which_nothing_happens_ends_with_the_token_of_its_reader(how: str) -> None:
+    hold = asyncio.Event()
+    async with house([("one", hold, " done")]) as hub:
+        acme = await hub.tenant("acme")
+        made, reader = await token(hub, acme, "read")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"one" in live.body)
+        task = live.headers["x-request-id"]
+        idle = [
+            reader.open("GET", f"/v1/requests/{task}/events"),
+            reader.open_rpc("index", "SubscribeToTask", {"id": task}, a2a_version="1.0"),
+            reader.open("GET", "/v1/notifications/stream"),
+        ]
+        for follower in idle:
+            await follower.until(lambda follower=follower: bool(follower.body))
+        if how == "revoked":
+            await acme("DELETE", f"/v1/tokens/{made['id']}")
+        else:
+            await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"disabled": True})
+        for follower in idle:
+            await follower.end()
+        hold.set()
+        await live.end()
+
+
 async def test_an_expired_token_is_refused_and_what_it_began_may_finish() -> None:
     hold = asyncio.Event()
     async with house([("one", hold, " done")]) as hub:

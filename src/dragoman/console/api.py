@@ -100,7 +100,10 @@ class Console:
         modules: Iterable[Callable[[Console], Sequence[Route]]] = (),
         server: ServerParts | None = None,
         receivers: Any = None,
+        count: Callable[[Viewer], Awaitable[None]] | None = None,
     ) -> None:
+        self._count = count
+        """Counts a request against the limits of its viewer. Raises `RateLimited`."""
         self.access, self.kind, self.features, self.server = access, kind, list(features), server
         self.webhooks: Callable[[TaskInfo], Awaitable[Sequence[Any]]] | None = None
         """Shows the webhooks of a task."""
@@ -136,6 +139,8 @@ class Console:
                 if b"authorization" in exchange.headers:
                     self.record("authenticate", error.reason)
                 raise
+            if self._count is not None:
+                await self._count(viewer)
         if found is None:
             raise NotFound("there is nothing at this path")
         if route is None:

@@ -131,12 +131,19 @@ class HubConsole:
             if tenant is None or tenant.disabled:
                 raise Conflict("the tenant is disabled")
             await hub.quotas.take_token(tenant)
+            await hub.budgets.check(tenant.id)
             await hub.quotas.reserve(tenant, scope.agent, task, via=A2A)
             try:
                 yield
             except BaseException:
                 hub.quotas.release(tenant.key, scope.agent, task)
                 raise
+
+        async def count(viewer: Viewer) -> None:
+            """What a tenant does here counts as its reads, as over the native API."""
+            tenant = await _own(hub, viewer) if viewer.role != OPERATOR else None
+            if tenant is not None:
+                await hub.admission.admit_read(tenant)
 
         access = Access(key=key, check=check, holds=holds, one_time=self._one_time, hosts=self._hosts)
         return Console(
@@ -146,6 +153,7 @@ class HubConsole:
             modules=modules,
             server=replace(parts, find_mounts=mounts, tenants=tenants, check_limits=check_limits),
             receivers=self._receivers,
+            count=count,
         )
 
 

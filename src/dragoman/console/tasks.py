@@ -631,12 +631,12 @@ def routes(console: Console) -> Sequence[Route]:
                 raise Conflict(error.message) from None
         return await tasks.row(await tasks.info(request))
 
-    async def copy_task(info: TaskInfo, upto: int) -> NewTask:
-        made = new_id()
+    async def copy_task(viewer: Viewer, info: TaskInfo, upto: int) -> NewTask:
+        made, generation = new_id(), viewer.generation or None
         async with (
             server.check_limits(info.scope, made) if server.check_limits is not None else nullcontext()
         ):
-            await fork(server.store, server.bus, info.scope, info.id, upto, made=made)
+            await fork(server.store, server.bus, info.scope, info.id, upto, made=made, generation=generation)
         return NewTask(key_of(info.scope, made))
 
     @api.add(
@@ -649,7 +649,7 @@ def routes(console: Console) -> Sequence[Route]:
                 "only a task that failed, was rejected or canceled can be retried; fork copies any task"
             )
         with console.audited(request, "retry", info.scope, info.id):
-            return await copy_task(info, info.seq)
+            return await copy_task(request.caller, info, info.seq)
 
     about = "Copy a task's log up to a record, as a new task, and run it from there."
 
@@ -658,7 +658,7 @@ def routes(console: Console) -> Sequence[Route]:
         info = await tasks.info(request)
         upto = (await request.json(ForkRequest)).record
         with console.audited(request, "fork", info.scope, info.id):
-            return await copy_task(info, upto)
+            return await copy_task(request.caller, info, upto)
 
     return api
 

@@ -21,8 +21,19 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate
 _TTL_SECONDS = 60.0
 
 
-async def fork(store: Store, bus: Bus, scope: Scope, task: str, upto: int, *, made: str = "") -> str:
+async def fork(
+    store: Store,
+    bus: Bus,
+    scope: Scope,
+    task: str,
+    upto: int,
+    *,
+    made: str = "",
+    generation: int | None = None,
+) -> str:
     """Make a task whose log is a copy of the first `upto` records of `task`, and let it run. Returns its id, which is `made` if given.
+
+    `generation` is that of the credential of whoever copies: the copy is their work, and does not depend on the credential of the original.
 
     A record that finishes the task, and what comes after it, is not copied. Raises `TaskNotFound`, and `InvalidParams` if there is
     no such record.
@@ -36,14 +47,14 @@ async def fork(store: Store, bus: Bus, scope: Scope, task: str, upto: int, *, ma
     node = f"fork-{made}"
     await store.join(node, ttl=_TTL_SECONDS)
     try:
-        lease = await _begin(log, task, made, upto, node)
+        lease = await _begin(log, task, made, upto, node, generation)
         at = 1
         while at < upto:
             await store.renew(node, ttl=_TTL_SECONDS)
             records = await log.read(task, after=at, limit=upto - at, max_bytes=PIECE_BYTES)
             if not records:
                 raise TaskNotFound(task)  # purged meanwhile
-            await _append(log, lease, records, task, made)
+            await _append(log, lease, records, task, made, generation)
             at = records[-1].seq
         await store.release(lease)
     finally:
@@ -64,13 +75,14 @@ async def _last_open(log: Log, task: str, seq: int) -> int:
     return 1
 
 
-async def _begin(log: Log, task: str, made: str, upto: int, node: str) -> Lease:
+async def _begin(log: Log, task: str, made: str, upto: int, node: str, generation: int | None) -> Lease:
     first, context = (await log.read(task, limit=1))[0], (await log.head(task)).context_id
     if not isinstance(first.body, Mail):
         raise TaskNotFound(task)
     mail = replace(
         first.body,
         message=_renamed(first.body.message, task, made),
+        generation=generation,
         reply=False,
         deadline=None,
         copy_of=task,
@@ -81,7 +93,9 @@ async def _begin(log: Log, task: str, made: str, upto: int, node: str) -> Lease:
     return lease
 
 
-async def _append(log: Log, lease: Lease, records: Sequence[Record], task: str, made: str) -> None:
+async def _append(
+    log: Log, lease: Lease, records: Sequence[Record], task: str, made: str, generation: int | None
+) -> None:
     """Add copies of records: output under the lease, mail as mail."""
     output: list[Record] = []
     for record in records:
@@ -90,7 +104,8 @@ async def _append(log: Log, lease: Lease, records: Sequence[Record], task: str, 
             if output:
                 await log.append(lease, output)
                 output = []
-            await log.deliver(made, replace(body, message=_renamed(body.message, task, made)))
+            mail = replace(body, message=_renamed(body.message, task, made), generation=generation)
+            await log.deliver(made, mail)
         elif record.kind != "cancel":
             output.append(_copy(record, task, made))
         else:  # a copy is not canceled; the numbers stay the same

@@ -146,7 +146,9 @@ class Hub:
             self.policies,
             starts=lambda scope, task: self.engine.runner.runs(scope, task),
         )
-        self._watch = TenantWatch(database, self.tenants, self.quotas, self.stop_tenant)
+        self._watch = TenantWatch(
+            database, self.tenants, self.quotas, self.stop_tenant, self.admission.recheck_readers
+        )
         self._periodic = [self.deletion.periodic, self._watch.periodic]
         if blobs is not None:
             self._periodic.append(BlobSweeper(database, blobs).periodic)

@@ -182,9 +182,10 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     async def notifications(request: ApiRequest) -> ApiResponse | None:
         if request.exchange.method == "HEAD":
             return HEAD_OF_STREAM
+        news = scheduler.listen(request.tenant, request.last_event_id)
         await request.exchange.shared.streams.serve(
             request.exchange,
-            scheduler.listen(request.tenant, request.last_event_id),
+            hub.admission.while_valid(request.tenant.principal, news),
             EventFrames(),
             failed=lambda error: HubEvent("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
         )

@@ -30,7 +30,7 @@ PATIENCE = 10.0
 _LOCK = "select pg_advisory_xact_lock(1684369000, $1)"
 """The first number is ours, and means nothing."""
 _WAIT = f"set local lock_timeout = {int(PATIENCE * 1000)}"
-_VERSION = "select coalesce(sum(generation), 0) + count(*) from tenants"
+_VERSION = "select coalesce(sum(hashint8extended(id, generation)), 0) from tenants"
 _UNKNOWN_TABLES = "select to_regclass('hub.tenants') is not null and to_regclass('hub.migrations') is null"
 _SEARCH = """
 select * from (select m.*, -ts_rank_cd('{{0.2, 0.4, 0.8, 1.0}}', m.words, query) as score

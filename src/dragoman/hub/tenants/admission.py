@@ -16,7 +16,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -278,6 +278,8 @@ class Admission:
     ) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
         self._budgets, self._policies, self._starts = budgets, policies, starts
+        self._changed = asyncio.Event()
+        """Set, and replaced, when a tenant changes."""
 
     async def _check_budget(self, tenant: Tenant) -> None:
         if self._budgets is not None:
@@ -355,15 +357,62 @@ class Admission:
             self._quotas.release(tenant.key, agent, message.task_id, starts=starts)
 
     async def while_valid(self, principal: Principal, batches: AsyncIterator[T]) -> AsyncIterator[T]:
-        """The batches of a stream while the token of its reader is valid. Raises `Unauthenticated` after that."""
+        """The batches of a stream while the token of its reader is valid. Raises `Unauthenticated` after that, also if none come."""
+        ready: asyncio.Queue[tuple[T] | Exception | None] = asyncio.Queue(1)
+        work = [
+            asyncio.create_task(_pass_on(cast(AsyncGenerator[T], batches), ready)),
+            asyncio.create_task(self._watch_reader(principal, ready)),
+        ]
         looked = time.monotonic()
-        async with aclosing(cast(AsyncGenerator[T], batches)) as opened:
-            async for batch in opened:
+        try:
+            while (item := await ready.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
                 if (now := time.monotonic()) - looked > WATCH_SECONDS:
-                    looked, number = now, int(principal.tenant)
-                    if await self._tenants.acting(number, principal.generation, expired=False) is None:
-                        raise Unauthenticated("the token is not valid any more")
-                yield batch
+                    looked = now
+                    await self._check_reader(principal)
+                yield item[0]
+        finally:
+            for each in work:
+                each.cancel()
+            await asyncio.wait(work)
+
+    def recheck_readers(self) -> None:
+        """Check the tokens of all readers: a tenant has changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _watch_reader(
+        self, principal: Principal, ready: asyncio.Queue[tuple[T] | Exception | None]
+    ) -> None:
+        while True:
+            changed = self._changed
+            try:
+                await self._check_reader(principal)
+            except Unauthenticated as error:
+                await ready.put(error)
+                return
+            except A2AError as error:
+                log.warning("the token of a reader cannot be checked: %s", error.message)
+            with suppress(TimeoutError):  # a token also expires when nothing changes
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await changed.wait()
+
+    async def _check_reader(self, principal: Principal) -> None:
+        if (await self._tenants.acting(int(principal.tenant), principal.generation, expired=False)) is None:
+            raise Unauthenticated("the token is not valid any more")
+
+
+async def _pass_on(batches: AsyncGenerator[T], ready: asyncio.Queue[tuple[T] | Exception | None]) -> None:
+    """Put the batches into a queue, and at their end None or the error."""
+    end: Exception | None = None
+    try:
+        async with aclosing(batches) as opened:
+            async for batch in opened:
+                await ready.put((batch,))
+    except Exception as error:
+        end = error
+    await ready.put(end)
 
 
 def _too_many(seconds: float, reason: str = "rate_limit") -> RateLimited:
@@ -404,10 +453,15 @@ def _key(message: Message) -> str:
 
 WATCH_SECONDS = 0.25
 """Seconds between two checks whether another process has written to the database."""
+RECHECK_SECONDS = 30.0
+"""Seconds after which the token of a reader is checked although no tenant has changed."""
 
 
 class TenantWatch:
-    """Cancels the tasks of tenants that another process has disabled, and those of tokens that it has revoked."""
+    """Cancels the tasks of tenants that another process has disabled, and those of tokens that it has revoked.
+
+    `changed` is called when a tenant may have changed.
+    """
 
     def __init__(
         self,
@@ -415,19 +469,17 @@ class TenantWatch:
         tenants: Tenants,
         quotas: Quotas,
         stop_tenant: Callable[[Tenant], Awaitable[tuple[int, bool]]],
+        changed: Callable[[], None],
     ) -> None:
-        self._database, self._tenants, self._quotas, self._stop_tenant = (
-            database,
-            tenants,
-            quotas,
-            stop_tenant,
-        )
+        self._database, self._tenants, self._quotas = database, tenants, quotas
+        self._stop_tenant, self._changed = stop_tenant, changed
         self._seen: int | None = None
         """The version of the database at the last check."""
         self.periodic = PeriodicWork("checking tenants for changes", self._check, retry=1.0)
 
     async def _check(self) -> float:
         if (now := await self._database.version()) != self._seen:
+            self._changed()
             if not all(await asyncio.gather(*map(self._check_tenant, self._quotas.counts()))):
                 return 1.0
             self._seen = now
