@@ -111,6 +111,23 @@ def test_files_of_init_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     assert [path.name for path in made if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
+def test_the_hub_that_init_says_is_next_is_the_one_that_it_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = postgres.server().database(f"init_{uuid4().hex}")
+    assert main(["init", "--data", "d", "--store", store]) == 0
+    assert capsys.readouterr().out.endswith("next: dragoman hub\n")
+    assert settings().store == store
+    (tmp_path / "dragoman.toml").unlink()
+    secret = store + "&password=s3cret"
+    assert main(["init", "--data", "d", "--store", secret]) == 0
+    assert capsys.readouterr().out.endswith("next: dragoman hub, with the same --store\n")
+    assert "s3cret" not in (tmp_path / "dragoman.toml").read_text()
+    assert main(["init", "--data", "d", "--store", store]) == 0, "existing files are not changed"
+    assert capsys.readouterr().out.endswith("next: dragoman hub, with the same --store\n")
+
+
 def test_doctor_says_that_others_can_look_into_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -261,6 +262,10 @@ async def test_a_reader_whose_token_is_revoked_sees_no_more_of_what_another_bega
             assert b"secret" not in (await follower.end()).body
 
 
+def _has_begun(stream: Any) -> bool:
+    return bool(stream.body)
+
+
 @pytest.mark.parametrize("how", ["revoked", "disabled"])
 async def test_a_stream_on_which_nothing_happens_ends_with_the_token_of_its_reader(how: str) -> None:
     hold = asyncio.Event()
@@ -276,7 +281,7 @@ async def test_a_stream_on_which_nothing_happens_ends_with_the_token_of_its_read
             reader.open("GET", "/v1/notifications/stream"),
         ]
         for follower in idle:
-            await follower.until(lambda follower=follower: bool(follower.body))
+            await follower.until(partial(_has_begun, follower))
         if how == "revoked":
             await acme("DELETE", f"/v1/tokens/{made['id']}")
         else:

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from dragoman.cli import show
 from dragoman.cli.hub import read
@@ -21,7 +22,7 @@ _TOML = """\
 # Settings of `dragoman hub`. A flag or a variable (DRAGOMAN_PORT) overrides a line here.
 [hub]
 data = "{data}"
-port = 8080
+{store}port = 8080
 # model = "anthropic/claude-..."            # for constitutions without a model; the key is in the environment
 # public_url = "https://hub.example.com"    # URL in the cards, behind a proxy
 # max_concurrent = 8                        # requests of one tenant that run at the same time
@@ -57,7 +58,7 @@ def register(commands: Any) -> None:
 async def run(args: argparse.Namespace) -> int:
     """What is there already is left alone."""
     given = read(args)
-    _write(given)
+    configured = _write(given) or args.store is None
     database = open_database(given.tasks, given.folder)
     try:
         await database.open()
@@ -72,16 +73,19 @@ async def run(args: argparse.Namespace) -> int:
         return 1
     finally:
         await database.close()
-    print("next: dragoman hub")
+    print("next: dragoman hub" + ("" if configured else ", with the same --store"))
     return 0
 
 
-def _write(given: Settings) -> None:
+def _write(given: Settings) -> bool:
+    """Write the files that are missing. True if the configuration names the database of the hub; one with a password is not written."""
+    store, config = "" if _has_password(given.store) else given.store, Path(CONFIG)
     folder = given.folder
     for missing in [each for each in (*reversed(folder.parents), folder) if not each.exists()]:
         missing.mkdir(mode=0o700)
     wanted = {folder / name: text for name, text in _FILES.items()}
-    wanted[Path(CONFIG)] = _TOML.format(data=given.data)
+    wanted[config] = _TOML.format(data=given.data, store=f'store = "{store}"\n' if store else "")
+    configured = bool(store) and not config.exists()
     for path, text in wanted.items():
         if not path.exists():
             # for this user alone: tokens are going to be written into them
@@ -90,3 +94,9 @@ def _write(given: Settings) -> None:
             ) as file:
                 file.write(text)
             print(f"made {path}")
+    return configured
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or "password" in parse_qs(parts.query)
