@@ -1,4 +1,4 @@
-"""The `dragoman` command: one file per verb, each a thin layer over the library."""
+"""The `dragoman` command: a file for each verb, or for verbs that are one idea, and each a thin layer over the library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from inspect import iscoroutine
@@ -18,33 +18,34 @@ from typing import Any
 from dragoman import __version__
 from dragoman.observe.terminal import sanitize
 
-VERBS = (
-    "serve",
-    "dev",
-    "bridge",
-    "new",
-    "port",
-    "card",
-    "inspect",
-    "find",
-    "send",
-    "chat",
-    "mcp",
-    "tasks",
-    "task",
-    "keys",
-    "sign",
-    "listen",
-    "push",
-    "audit",
-    "copy",
-    "hub",
-    "init",
-    "doctor",
-    "tenant",
-    "agent",
-    "version",
-)
+VERBS = {
+    "serve": "serve",
+    "dev": "dev",
+    "bridge": "bridge",
+    "new": "new",
+    "port": "port",
+    "card": "card",
+    "inspect": "inspect",
+    "find": "find",
+    "send": "send",
+    "chat": "chat",
+    "mcp": "mcp",
+    "tasks": "tasks",
+    "task": "tasks",
+    "keys": "keys",
+    "sign": "keys",
+    "listen": "push",
+    "push": "push",
+    "audit": "audit",
+    "copy": "copy",
+    "hub": "hub",
+    "init": "init",
+    "doctor": "doctor",
+    "tenant": "tenant",
+    "agent": "agent",
+    "version": "",
+}
+"""The commands, each with the module that it is in."""
 
 ABOUT = """\
 Agents that talk A2A, in every version of it, and keep their tasks when the process dies.
@@ -69,7 +70,7 @@ An AGENT is the URL of an agent of any version of A2A, a file with its card, or 
 """
 
 
-def parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
+def parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="dragoman",
         description=ABOUT,
@@ -78,11 +79,11 @@ def parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
     )
     top.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for verb in verbs:
-        if verb == "version":
-            _register_version(commands)
+    for module in dict.fromkeys(VERBS[verb] for verb in verbs):
+        if module:
+            import_module(f"dragoman.cli.{module}").register(commands)
         else:
-            import_module(f"dragoman.cli.{verb}").register(commands)
+            _register_version(commands)
     return top
 
 
