@@ -13,7 +13,7 @@ import pytest
 
 from dragoman import Agent, Message, Part, Turn, connect_sync
 from dragoman.client import connect
-from dragoman.model.skill_schemas import SKILL_SCHEMAS, schemas_on
+from dragoman.model.schema import SKILL_SCHEMAS, schemas_on
 
 
 @dataclass

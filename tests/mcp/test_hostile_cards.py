@@ -31,7 +31,7 @@ from dragoman.mcp.server import _note
 from dragoman.model.card import AgentCard, Capabilities, Skill
 from dragoman.model.content import Artifact, Message
 from dragoman.model.questions import AskedQuestion
-from dragoman.model.skill_schemas import FILE, SkillSchema, extension_of
+from dragoman.model.schema import FILE, SkillSchema, extension_of
 from dragoman.model.task import Task, TaskState, TaskStatus
 from tests.mcp.driving import agent_server, texts
 

@@ -17,7 +17,7 @@ from dragoman import Agent, TaskState, connect, wrap
 from dragoman.client import Client, TaskFailed
 from dragoman.errors import InvalidParams
 from dragoman.mcp import mcp
-from dragoman.model.skill_schemas import schemas_on
+from dragoman.model.schema import schemas_on
 from tests.serving import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

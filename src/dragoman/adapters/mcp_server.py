@@ -24,7 +24,7 @@ from dragoman.mcp.content import without_repeated_data
 from dragoman.mcp.tools import McpTools, ServerDescription
 from dragoman.model.card import Skill
 from dragoman.model.content import Message, Part
-from dragoman.model.skill_schemas import SkillSchema
+from dragoman.model.schema import SkillSchema
 from dragoman.model.task import TaskState
 from dragoman.model.values import with_whole_numbers
 

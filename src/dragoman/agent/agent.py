@@ -23,7 +23,7 @@ from dragoman.model.card import AgentCard, Capabilities, Extension, Provider, Sk
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import Call, Principal, Request, SendMessage, Service
 from dragoman.model.options import check_options
-from dragoman.model.skill_schemas import SKILL_SCHEMAS, extension_of
+from dragoman.model.schema import SKILL_SCHEMAS, extension_of
 from dragoman.model.task import Event
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from msgspec import inspect as types
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.model.content import Artifact, Message, Part, plain
-from dragoman.model.schema import json_schema
-from dragoman.model.skill_schemas import FILE
+from dragoman.model.schema import FILE, json_schema
 from dragoman.model.values import Unfit, convert, convert_text
 
 TEXT, JSON = "text/plain", "application/json"

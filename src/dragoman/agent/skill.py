@@ -40,7 +40,7 @@ from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
 from dragoman.model.content import Artifact, Message, Part, checked, parts_of
-from dragoman.model.skill_schemas import SkillSchema
+from dragoman.model.schema import SkillSchema
 from dragoman.model.task import TaskState
 
 T = TypeVar("T")

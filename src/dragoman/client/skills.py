@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 from dragoman.model.card import AgentCard, Skill
-from dragoman.model.skill_schemas import SkillSchema, is_file, schemas_on
+from dragoman.model.schema import SkillSchema, is_file, schemas_on
 
 R = TypeVar("R")
 S = TypeVar("S")

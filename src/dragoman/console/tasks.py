@@ -30,7 +30,7 @@ from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot
 from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound, Unreachable
 from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
-from dragoman.model.skill_schemas import schemas_on
+from dragoman.model.schema import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, Task, TaskState
 from dragoman.observe.redact import redact, suspicious
 from dragoman.server.cards import placed

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from dragoman.model.card import AgentCard, Skill
 from dragoman.model.content import Part, file_part
-from dragoman.model.skill_schemas import SkillSchema, is_file, schemas_on
+from dragoman.model.schema import SkillSchema, is_file, schemas_on
 from dragoman.observe.terminal import one_line
 
 CHECK, ANSWER, CANCEL = "check_task", "answer_task", "cancel_task"

@@ -7,14 +7,39 @@ fields as a JSON array without spaces.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from operator import attrgetter
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.engine.protocols import Audit, AuditEntry
-from dragoman.stores.common import encode_entry, fields
 
 _PAGE = 1000
+_encode = msgspec.json.Encoder().encode
+
+
+def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
+    """Of an audit, from rows in the order of their fields."""
+    names = AuditEntry.__struct_fields__
+    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(
+    "at", "tenant", "agent", "principal", "operation", "task", "outcome", "dialect", "trace"
+)
+"""What is kept of an entry, in the order of its columns."""
+
+
+def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
+    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
+    rows: list[tuple[str | bytes, ...]] = []
+    for entry in entries:
+        before = sha256(before + _encode(entry)).digest()
+        rows.append((*entry, before))
+    return rows
 
 
 class Examined(Struct, kw_only=True):
@@ -55,6 +80,6 @@ async def examine(audit: Audit, known: str = "") -> Examined:
 
 def _follows(entry: AuditEntry, before: str) -> bool:
     try:
-        return sha256(bytes.fromhex(before) + encode_entry(fields(entry))).hexdigest() == entry.hash
+        return sha256(bytes.fromhex(before) + _encode(fields(entry))).hexdigest() == entry.hash
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""What the stores have in common: schema scripts, damage, the rows of webhooks and audit entries, pages,
+"""What the stores have in common: schema scripts, damage, the rows of webhooks, pages,
 the words of a search.
 
 Schemas are numbered scripts, run in order, each once.
@@ -15,15 +15,14 @@ import unicodedata
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2s, sha256
+from hashlib import blake2s
 from importlib.resources import files
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.protocols import PAGE_BYTES, AuditEntry
+from dragoman.engine.protocols import PAGE_BYTES
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
 from dragoman.engine.transition import PushRow
 from dragoman.errors import InvalidParams
@@ -101,7 +100,6 @@ class Damage:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-encode_entry = msgspec.json.Encoder().encode
 encode_push_config = msgspec.json.Encoder().encode
 decode_push_config = msgspec.json.Decoder(StoredPushConfig).decode
 
@@ -123,27 +121,6 @@ def delivery_of(row: Sequence[Any]) -> Delivery:
         error=error,
         dead=bool(dead),
     )
-
-
-def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
-    """Of an audit, from rows in the order of their fields."""
-    names = AuditEntry.__struct_fields__
-    return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
-
-
-fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(
-    "at", "tenant", "agent", "principal", "operation", "task", "outcome", "dialect", "trace"
-)
-"""What is kept of an entry, in the order of its columns."""
-
-
-def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
-    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
-    rows: list[tuple[str | bytes, ...]] = []
-    for entry in entries:
-        before = sha256(before + encode_entry(entry)).digest()
-        rows.append((*entry, before))
-    return rows
 
 
 class PushListeners:

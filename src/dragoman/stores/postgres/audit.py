@@ -16,7 +16,7 @@ from typing import Any
 
 from dragoman.engine.protocols import AuditEntry
 from dragoman.errors import Unavailable
-from dragoman.stores.common import chained, entries_of, fields
+from dragoman.stores.audit_chain import chained, entries_of, fields
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database, brief, clean
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from dragoman.engine.protocols import AuditEntry
 from dragoman.errors import Unavailable
-from dragoman.stores.common import chained, entries_of, fields
+from dragoman.stores.audit_chain import chained, entries_of, fields
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
