@@ -10,8 +10,9 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextvars import Token
 from datetime import UTC, datetime
 from functools import lru_cache
 from logging import INFO
@@ -103,13 +104,6 @@ class Counts(Struct):
         if seconds is not None:
             self.seconds[agent, operation].add(seconds)
 
-    def count_settled(self, snapshot: Snapshot) -> None:
-        status, mails = snapshot.status, snapshot.mails
-        agent, state = snapshot.scope.agent, status.state.word
-        self.settled[agent, state] += 1
-        if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
-            self.task_seconds[agent, state].add(max(0.0, time.time() - since))
-
     def count_usage(self, agent: str, used: TokenUsage) -> None:
         for kind, count in used.tokens:
             self.tokens[agent, used.model, kind] += count
@@ -176,8 +170,11 @@ class Instrumentation:
             return
         if requests_logger.isEnabledFor(INFO):
             log_task(snapshot)
-        if self.counts is not None:
-            self.counts.count_settled(snapshot)
+        if (counts := self.counts) is not None:
+            status, mails, agent = snapshot.status, snapshot.mails, snapshot.scope.agent
+            counts.settled[agent, status.state.word] += 1
+            if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
+                counts.task_seconds[agent, status.state.word].add(max(0.0, time.time() - since))
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
         if self.counts is not None:
@@ -322,21 +319,21 @@ class RefusalAudit:
         self._audit.record(entry)
 
 
-class _InstrumentedTurn:
+class _InstrumentedTurn(Struct):
     """Surrounds one run of an agent's function."""
 
-    __slots__ = ("_before", "_instruments", "_span", "_turn")
-
-    def __init__(self, instruments: Instrumentation, turn: Turn) -> None:
-        self._instruments, self._turn = instruments, turn
+    instruments: Instrumentation
+    turn: Turn
+    before: Token[Callable[[], Mapping[str, str]] | None] | None = None
+    span: AbstractContextManager[dict[str, str]] | None = None
 
     def __enter__(self) -> None:
-        instruments, turn = self._instruments, self._turn
+        instruments, turn = self.instruments, self.turn
         if instruments.tracer is not None:
-            self._span = instruments.tracer.turn(turn)
-            turn.trace = self._span.__enter__()
-        self._before = LOG_FIELDS.set(self._log_fields)
-        request = self._before.old_value
+            self.span = instruments.tracer.turn(turn)
+            turn.trace = self.span.__enter__()
+        self.before = LOG_FIELDS.set(self._log_fields)
+        request = self.before.old_value
         if isinstance(
             request, _RequestContext
         ):  # the turn runs in the context of the call that sent the message
@@ -347,17 +344,19 @@ class _InstrumentedTurn:
             instruments.counts.running[(turn.scope.agent,)] += 1
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self._instruments.counts is not None:
-            self._instruments.counts.running[(self._turn.scope.agent,)] -= 1
-        for used in record_of(self._turn).used_now or ():
-            self._instruments.count_usage(self._turn, used)
-        if error is None:  # the runner logs an agent's error after this, and its line needs our fields
-            LOG_FIELDS.reset(self._before)
-        if self._instruments.tracer is not None:
-            self._span.__exit__(kind, error, traceback)
+        instruments, turn = self.instruments, self.turn
+        if instruments.counts is not None:
+            instruments.counts.running[(turn.scope.agent,)] -= 1
+        for used in record_of(turn).used_now or ():
+            instruments.count_usage(turn, used)
+        if error is None and self.before is not None:
+            # Otherwise the runner logs the agent's error after this, and its line needs our fields.
+            LOG_FIELDS.reset(self.before)
+        if self.span is not None:
+            self.span.__exit__(kind, error, traceback)
 
     def _log_fields(self) -> Mapping[str, str]:
-        turn, scope = self._turn, self._turn.scope
+        turn, scope = self.turn, self.turn.scope
         return {
             "task": turn.task_id,
             "context": turn.context_id,
@@ -368,20 +367,20 @@ class _InstrumentedTurn:
         }
 
 
-class _RequestContext:
+class _RequestContext(Struct):
     """A request under way: gives log lines their fields, and is audited once.
 
     A sent message is audited when its turn starts, before the turn writes anything. So a server that is killed never leaves a
     changed task without an audit entry. Every other request is audited when it ends.
     """
 
-    __slots__ = ("_audited", "_call", "_instruments", "_request")
-
-    def __init__(self, instruments: Instrumentation, call: Call, request: Request) -> None:
-        self._instruments, self._call, self._request, self._audited = instruments, call, request, False
+    instruments: Instrumentation
+    call: Call
+    request: Request
+    audited: bool = False
 
     def __call__(self) -> Mapping[str, str]:
-        call, scope = self._call, self._call.scope
+        call, scope = self.call, self.call.scope
         return {
             "agent": scope.agent,
             "tenant": scope.tenant,
@@ -391,10 +390,10 @@ class _RequestContext:
 
     def audit(self, task: str, outcome: str) -> None:
         """Write an audit entry, unless there is one."""
-        if not self._audited:
-            self._audited = True
-            request, task = self._request, task or _task_named_by(self._request)
-            self._instruments.audit_request(self._call, type(request).__name__, request, task, outcome)
+        if not self.audited:
+            self.audited = True
+            request, task = self.request, task or _task_named_by(self.request)
+            self.instruments.audit_request(self.call, type(request).__name__, request, task, outcome)
 
 
 class InstrumentedService:
