@@ -1,6 +1,6 @@
 """The skills of an agent as functions: `await agent.skills.book(city="Rome", days=3)`.
 
-The card says what they take, if it has the schemas (`model/skill_schemas.py`). Then a wrong argument is a TypeError here, and
+The card says what they take, if it has the schemas (`model/schema.py`). Then a wrong argument is a TypeError here, and
 nothing is sent.
 """
 
