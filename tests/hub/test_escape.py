@@ -324,7 +324,7 @@ def test_unchanged_files_are_not_copied_again(tmp_path: Path, monkeypatch: pytes
 
     room = workspace.save()
     first = copies()
-    assert not workspace.settle(room) and workspace.save() == room
+    assert not workspace.keep_or_restore(room) and workspace.save() == room
     assert copies() == first and len(first) == 22
     (tmp_path / "t1" / "d" / "f3").unlink()
     (tmp_path / "t1" / "d" / "f4").write_bytes(b"y")
@@ -346,7 +346,7 @@ def test_a_file_that_changes_within_a_tick_of_the_clock_is_copied_again(tmp_path
     os.utime(tmp_path / "t1" / "f", ns=(about.st_atime_ns, about.st_mtime_ns))
     workspace.save()
     (tmp_path / "t1" / "big").write_bytes(bytes(2 << 20))
-    assert workspace.settle(room) and workspace.read("f") == b"new"
+    assert workspace.keep_or_restore(room) and workspace.read("f") == b"new"
 
 
 def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:

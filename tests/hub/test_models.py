@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.hub.agents.constitution import Constitution
-from dragoman.hub.assembly import choose
+from dragoman.hub.assembly import choose_model
 from dragoman.hub.models import (
     ChatMessage,
     Delta,
@@ -241,7 +241,7 @@ async def test_a_constitution_with_a_larger_model_than_the_hub_has_gets_its_comm
 def test_a_hub_with_the_embedded_model_reaches_the_models_that_constitutions_name() -> None:
     if not local_models.available():
         pytest.skip("no embedded model is installed")
-    model = choose(Settings(model="embedded"))
+    model = choose_model(Settings(model="embedded"))
     assert traits_of(model, "").plain and traits_of(model, "embedded").plain
     named = traits_of(model, "openai/x")
     assert (named.name, named.tools, named.plain) == ("openai/x", True, False)

@@ -83,7 +83,7 @@ async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
     await file.check()
     await file.check()
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert used == [["a"]] and len(told) == 1 and "What it said before still holds" in told[0]
+    assert used == [["a"]] and len(told) == 1 and "The content from before stays in use" in told[0]
     with pytest.raises(InvalidParams, match="is no registry of agents"):
         read_registry(path)  # what `dragoman doctor` prints
     write(path, {"agents": {"b": {"url": "https://b.example"}}})

@@ -168,11 +168,11 @@ async def test_doctor_says_which_confinement_is_used(tmp_path: Path, monkeypatch
     there = [way for way in process.CONFINED if await _works(way, tmp_path)]
     for way in there:
         monkeypatch.setattr(process, "CONFINED", (way,))
-        assert f"commands run in {way}:" in await Process().how(tmp_path)
+        assert f"commands run in {way}:" in await Process().describe(tmp_path)
     monkeypatch.setattr(process, "CONFINED", ())
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
-    assert "so /exec is refused" in await Process().how(tmp_path)
-    assert "limits alone" in await Process(unconfined=True).how(tmp_path)
+    assert "so /exec is refused" in await Process().describe(tmp_path)
+    assert "limits alone" in await Process(unconfined=True).describe(tmp_path)
 
 
 async def _works(way: str, folder: Path) -> bool:
@@ -297,7 +297,7 @@ def test_root_opens_nothing_that_a_command_may_have_replaced_by_a_link(tmp_path:
     workspace.used()
     workspace.save()
     assert stat.S_IMODE((workspace.root / "d").stat().st_mode) == 0o077
-    assert not workspace.settle(1 << 20)
+    assert not workspace.keep_or_restore(1 << 20)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_locked_folders_of_a_command_are_counted_and_saved(commoner: Path) -> No
     workspace.save()
     (workspace.root / "more").write_bytes(b"x" * 50_000)
     (workspace.root / "locked").chmod(0)
-    assert workspace.settle(150_000), "and put back"
+    assert workspace.keep_or_restore(150_000), "and put back"
     assert workspace.list() == [("locked/file", 100_000)]
     assert workspace.read("locked/file") == b"x" * 100_000
 

@@ -231,7 +231,7 @@ async def test_commands_of_a_tenant_run_one_at_a_time_at_all_hubs(tmp_path: Path
 
 async def test_a_hub_waits_for_the_command_of_a_hub_that_died(tmp_path: Path) -> None:
     async with sandboxes(tmp_path) as (database, (_, hub)):
-        assert await WorkspaceLease(database, 1, 60.0).take()  # and nobody gives it back
+        assert await WorkspaceLease(database, 1, 60.0).acquire()  # and nobody gives it back
         waiting = asyncio.create_task(hub.run("1", "echo here"))
         await asyncio.wait((waiting,), timeout=0.3)
         assert not waiting.done()

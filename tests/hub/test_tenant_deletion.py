@@ -221,5 +221,5 @@ async def test_a_tenant_that_is_deleted_cannot_be_enabled_or_renamed_meanwhile()
         await deletions.begin(acme.tenant, actor="admin")
         assert (await tenants.disable(acme.tenant, False)).disabled
         assert (await tenants.rename(acme.tenant, "apex")).name.startswith("deleted/")
-        assert await tenants.acting(acme.tenant.id, None) is None
+        assert await tenants.find_active(acme.tenant.id, None) is None
         assert isinstance(hub.hub.deletion, TenantDeletion)

@@ -162,7 +162,7 @@ async def _commands(given: Settings) -> list[tuple[str, str]]:
         owner = command_user()
         if owner is not None:
             owner.chown(Path(folder))
-        how = await Process(owner=owner, unconfined=given.exec_unconfined).how(Path(folder))
+        how = await Process(owner=owner, unconfined=given.exec_unconfined).describe(Path(folder))
     state = _OK if how.endswith("nothing of the hub") else _WARN if given.exec_unconfined else _BAD
     return [*found, (state, how)]
 

@@ -36,7 +36,7 @@ EPILOG = """\
   dragoman tenant add-token acme ci --scope run --expires 90d     one more token, and print it
   dragoman tenant tokens acme                                     list its tokens and users
   dragoman tenant rotate-token acme 7 --overlap 24h               replace a token; the old one is valid for a day
-  dragoman tenant revoke-token acme 7                             end a token, or shut a user out
+  dragoman tenant revoke-token acme 7                             revoke a token, or block a user
 
   dragoman tenant rotate-admin --overlap 1h                       replace the admin token
 
@@ -64,8 +64,8 @@ def register(commands: Any) -> None:
         ("tokens", _tokens, "list the tokens and users of a tenant"),
         ("add-token", _add_token, "create another token of a tenant, and print it"),
         ("rotate-token", _rotate_token, "replace one token of a tenant"),
-        ("revoke-token", _revoke_token, "end a token of a tenant, or shut a user out"),
-        ("allow-user", _allow_user, "let a user in again who was shut out"),
+        ("revoke-token", _revoke_token, "revoke a token of a tenant, or block a user"),
+        ("allow-user", _allow_user, "unblock a user"),
         ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
     ):
         each = verbs.add_parser(verb, help=about)

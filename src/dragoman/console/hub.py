@@ -81,7 +81,7 @@ class HubConsole:
         async def holds(viewer: Viewer) -> bool:
             if viewer.role == OPERATOR:
                 return True  # another admin token is another key
-            tenant = await hub.tenants.acting(int(viewer.tenant), viewer.generation, expired=False)
+            tenant = await hub.tenants.find_active(int(viewer.tenant), viewer.generation, expired=False)
             return tenant is not None and tenant.name == viewer.name
 
         async def key() -> bytes:
@@ -237,7 +237,7 @@ async def _tenant(hub: Hub, viewer: Viewer, named: str) -> Tenant:
 
 async def _own(hub: Hub, viewer: Viewer) -> Tenant | None:
     """The tenant of a viewer, with the token of the session; None if that is not valid any more."""
-    tenant = await hub.tenants.acting(int(viewer.tenant), viewer.generation, expired=False)
+    tenant = await hub.tenants.find_active(int(viewer.tenant), viewer.generation, expired=False)
     if tenant is None or tenant.token is None:
         return None
     return replace_field(tenant, token=replace_field(tenant.token, scope=viewer.scope))

@@ -98,7 +98,7 @@ def application(
 ) -> tuple[Hub, App]:
     """A hub and its ASGI app. `store` and `model` replace those of the settings. `console` makes what serves /console."""
     metrics = HubMetrics()
-    model = model or RetryingModel(choose(settings), counted=metrics.provider)
+    model = model or RetryingModel(choose_model(settings), counted=metrics.provider)
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     tasks = store or settings.tasks
@@ -107,14 +107,14 @@ def application(
     leases = None
     if opened.quotas.spans_machines:
         leases = WorkspaceLeases(database, seconds=settings.exec_seconds)
-    reach = ExternalServices(settings, metrics, leases)
-    residence = _Residence(model, reach)
+    services = ExternalServices(settings, metrics, leases)
+    factory = _ProgramFactory(model, services)
     counter = SharedQuota(opened.quotas) if opened.quotas.spans_machines else None
     hub = Hub(
         database,
         opened,
         bus,
-        residence.make,
+        factory.make,
         code=code,
         index=replace(INDEX, model=settings.index_model),
         quotas=Quotas(
@@ -123,10 +123,10 @@ def application(
             burst=settings.rate_burst,
             shared=counter,
         ),
-        remotes=reach.remotes,
+        remotes=services.remotes,
         peers=ConnectedPeers(),
         metrics=metrics,
-        fetcher=reach.fetcher,
+        fetcher=services.fetcher,
         keys=IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600),
         push=open_push_sender(opened, _push(settings), issuer=settings.public_url) if settings.push else None,
         folder=settings.folder if tasks.startswith("sqlite:") else None,
@@ -140,7 +140,7 @@ def application(
     fetch = Fetcher()
     if settings.oidc_issuer:
         hub.identify_user = Users(hub.tenants, _user_rules(settings), fetch).identify
-    residence.open(hub)
+    factory.open(hub)
     scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
     limits = Limits(
@@ -156,8 +156,8 @@ def application(
         await hub.start()
         if settings.admin_token:
             await hub.tenants.admin(settings.admin_token)
-        reach.remotes.refresh()
-        reach.registries.periodic.start()
+        services.remotes.refresh()
+        services.registries.periodic.start()
         scheduler.periodic.start()
         if settings.retain_days:
             retention.periodic.start()
@@ -168,7 +168,7 @@ def application(
         await retention.periodic.stop()
         await scheduler.periodic.stop()
         await hub.stop(settings.drain)
-        await reach.close()
+        await services.close()
         await fetch.close()
 
     bindings: list[Binding] = [JsonRpc(), Rest()]
@@ -184,14 +184,14 @@ def application(
         bus=bus,
         engine=hub.engine,
         metrics=hub.metrics_text,
-        audit=hub.record.audit,
+        audit=hub.observer.audit,
         push=settings.push,
     )
     site = Site(
         hub,
-        residence.model,
+        factory.model,
         scheduler,
-        models=listed(settings),
+        models=list_models(settings),
         origins=settings.cors_origins,
         strict=settings.strict,
     )
@@ -221,11 +221,11 @@ def application(
     return hub, app
 
 
-class _Residence:
+class _ProgramFactory:
     """Builds programs from constitutions."""
 
-    def __init__(self, model: Model, reach: ExternalServices) -> None:
-        self._given, self._reach = model, reach
+    def __init__(self, model: Model, services: ExternalServices) -> None:
+        self._given, self._services = model, services
 
     def open(self, hub: Hub) -> None:
         """Create what needs the hub: tools, history, images."""
@@ -233,9 +233,9 @@ class _Residence:
         self.model = StoppableModel(
             self._given, hub.tenants, names=hub.model_names, policies=hub.policies, budgets=hub.budgets
         )
-        self._reach.follow(hub.policies)
-        self._tools = self._reach.tools(hub.database, self.model, hub.artifacts)
-        self._talk = ConversationHistory(hub.conversations, self.model)
+        self._services.follow(hub.policies)
+        self._tools = self._services.tools(hub.database, self.model, hub.artifacts)
+        self._history = ConversationHistory(hub.conversations, self.model)
         self._pictures = Pictures(hub.database, self.model)
 
     async def _approve(self, tenant: str) -> tuple[str, ...]:
@@ -245,10 +245,10 @@ class _Residence:
         async def siblings() -> Sequence[Constitution]:
             return await self._hub.catalogue.constitutions(tenant.id)
 
-        async def company() -> str:
+        async def describe_agents() -> str:
             if traits_of(self.model, entry.constitution.model).plain:
                 return ""  # too small to choose an agent
-            remotes = self._reach.remotes
+            remotes = self._services.remotes
             return roster(await siblings(), remotes.lines(await remotes.visible(tenant.key)))
 
         return ConstitutionAgent(
@@ -256,9 +256,9 @@ class _Residence:
             entry.constitution,
             model=self.model,
             tools=self._tools,
-            roster=company,
+            roster=describe_agents,
             siblings=siblings,
-            history=self._talk,
+            history=self._history,
             pictures=self._pictures,
             version=str(entry.updated_at or 1),
             native=traits_of(self.model, entry.constitution.model).tools,
@@ -267,7 +267,7 @@ class _Residence:
         )
 
 
-def choose(settings: Settings) -> Model:
+def choose_model(settings: Settings) -> Model:
     """The model of the settings, or the best available one. Raises `ModelError`."""
     name, _, rest = settings.model.partition(":")
     if name == SCRIPTED:
@@ -307,11 +307,11 @@ def _hosted(settings: Settings, default: str) -> Model:
 
 def model_names(settings: Settings) -> ModelNames:
     """The models that every tenant may name."""
-    own = [settings.model, settings.index_model, *(model.id for model in listed(settings))]
+    own = [settings.model, settings.index_model, *(model.id for model in list_models(settings))]
     return ModelNames(own, settings.model_aliases)
 
 
-def listed(settings: Settings) -> list[ModelInfo]:
+def list_models(settings: Settings) -> list[ModelInfo]:
     out = []
     for model in dict.fromkeys((settings.model, settings.index_model)):
         if "/" in model and ":" not in model.partition("/")[0]:

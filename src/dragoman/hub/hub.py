@@ -73,10 +73,10 @@ log = logging.getLogger(__name__)
 
 A2A = "a2a"
 MAX_RELEASED = 500
-"""Requests that are looked at together for whether their agent's version may go."""
-READING = (GetTask, ListTasks, SubscribeToTask, GetExtendedCard, GetOrigin)
+"""Requests that are checked together."""
+READ_OPERATIONS = (GetTask, ListTasks, SubscribeToTask, GetExtendedCard, GetOrigin)
 """Operations for a token that may only read. Push configs are not among them: they have the secrets of webhooks."""
-ATTEMPTS = 20
+MAX_ATTEMPTS = 20
 """Restarts of a request without progress. A long reply of a model may take several restarts."""
 
 
@@ -155,10 +155,10 @@ class Hub:
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
         self._counting: set[asyncio.Task[None]] = set()
-        self.record = HubObserver(store, self.metrics, self.usages, self._count_code)
-        engine = {"max_attempts": ATTEMPTS, "observer": self.record, **engine}
+        self.observer = HubObserver(store, self.metrics, self.usages, self._count_code_usage)
+        engine = {"max_attempts": MAX_ATTEMPTS, "observer": self.observer, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
-        self._service = self.record.around(ReplayingEngine(self.engine))
+        self._service = self.observer.around(ReplayingEngine(self.engine))
         """The engine behind the audit log, for requests from outside."""
 
     async def start(self, **options: Any) -> None:
@@ -180,7 +180,7 @@ class Hub:
     async def stop(self, drain: float = 10.0) -> None:
         for work in self._periodic:
             await work.stop()
-        self.record.close()
+        self.observer.close()
         await self.engine.stop(drain)
         if self._counting:
             await asyncio.wait(self._counting)
@@ -192,7 +192,7 @@ class Hub:
         if self.folder_lock is not None:
             self.folder_lock.leave()
 
-    def _count_code(self, scope: Scope, used: TokenUsage) -> None:
+    def _count_code_usage(self, scope: Scope, used: TokenUsage) -> None:
         """Count what an agent that is code reports against the budgets. (Models of constitutions count as they are called.)"""
         if scope.agent in self.catalogue.code and scope.tenant.isdigit():
             tokens = used.input_tokens + used.output_tokens
@@ -213,19 +213,19 @@ class Hub:
         ):  # a binding asks for the origin beside another request
             await self._admit_read(call)
         if isinstance(request, CancelTask):
-            return await self._dated(call, await self._cancel(call, request))
+            return await self._with_times(call, await self._cancel(call, request))
         if not isinstance(request, SendMessage):
             result = await self._service.call(call, request)
-            return await self._dated(call, result) if isinstance(request, GetTask) else result
+            return await self._with_times(call, result) if isinstance(request, GetTask) else result
         async with self.admission.admit_message(call, request, via=A2A) as (call, request):
             result = await self._service.call(call, request)
-        if call.dialect == ARBITER and _broken(result):
+        if call.dialect == ARBITER and _hub_failed(result):
             raise InvalidAgentResponse(AGENT_FAILED)
         if (
             isinstance(result, Task) and result.state is TaskState.CANCELED
         ):  # perhaps before its agent started
             await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
-            return await self._dated(call, result)
+            return await self._with_times(call, result)
         return result
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
@@ -267,7 +267,7 @@ class Hub:
         """
         id = secrets.token_hex(8)
         if key:
-            id, before = await self._repeated(tenant, key, id)
+            id, before = await self._claim_key(tenant, key, id)
             self.metrics.count("idempotency_miss_total" if before is None else "idempotency_replay_total")
             if before is not None:
                 return before
@@ -303,7 +303,7 @@ class Hub:
             if conversation:
                 await self.conversations.add_question(conversation, id, message_text(parts))
             try:
-                await self.record.deliver(self.engine, call, request)
+                await self.observer.deliver(self.engine, call, request)
             except A2AError:
                 if conversation:
                     await self.conversations.remove_question(id)
@@ -315,7 +315,7 @@ class Hub:
             request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )
 
-    async def _repeated(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
+    async def _claim_key(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
         """The id of the request that a key stands for, and the request, if it has started."""
         known = await self.keys.claim(tenant.id, key, id)
         before = await self.requests.find(tenant.id, known) if known != id else None
@@ -330,7 +330,7 @@ class Hub:
 
     async def find(self, tenant: Tenant, request: str) -> StoredRequest:
         """A request of a tenant. Raises `NotFound`."""
-        asked = await self._asked(tenant.key, request)
+        asked = await self._find_request(tenant.key, request)
         if asked is None:
             raise NotFound(f"there is no request {request[:80]!r}")
         return asked
@@ -382,7 +382,7 @@ class Hub:
         async with self.admission.admit_message(
             call, SendMessage(message=message), via=NATIVE, conversation=asked.conversation_id, inline=True
         ) as (call, request):
-            await self.record.deliver(self.engine, call, request)
+            await self.observer.deliver(self.engine, call, request)
         return snapshot
 
     async def cancel(self, tenant: Tenant, request: str) -> bool:
@@ -397,7 +397,7 @@ class Hub:
 
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """Cancel a task. A request that is canceled before its agent starts is stored too."""
-        asked = await self._asked(call.scope.tenant, request.id, call.scope.agent)
+        asked = await self._find_request(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
         if asked is not None and asked.via:
             await self.requests.store(
@@ -423,7 +423,7 @@ class Hub:
             await self.conversations.add_answer(conversation, request, answer, **used)
 
     async def _release_versions(self, tenant: int) -> int:
-        """Let old versions of agents go whose requests have ended. Returns how many requests those are."""
+        """Release the versions of agents whose requests have ended, so that they can be deleted. Returns how many requests."""
         known, ended = await self.tenants.current(tenant), []
         for asked in await self.requests.with_version(tenant, MAX_RELEASED) if known is not None else ():
             try:
@@ -446,7 +446,7 @@ class Hub:
         return export.archive(tenant)
 
     async def delete_tenant(self, tenant: Tenant, *, actor: str = "admin") -> None:
-        """Shut a tenant out, stop its work, and begin to delete everything it has. Raises `NotFound`."""
+        """Disable a tenant, stop its work, and start to delete everything it has. Raises `NotFound`."""
         await self.deletion.begin(tenant, actor=actor)
         await self.stop_tenant(replace(tenant, disabled=True))
 
@@ -473,9 +473,9 @@ class Hub:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    async def _dated(self, call: Call, task: Task) -> Task:
+    async def _with_times(self, call: Call, task: Task) -> Task:
         """Add the times of the request and of its last change, in seconds, to a task's metadata."""
-        asked = await self._asked(call.scope.tenant, task.id, call.scope.agent)
+        asked = await self._find_request(call.scope.tenant, task.id, call.scope.agent)
         if asked is None:
             return task
         at = task.status.timestamp
@@ -488,7 +488,7 @@ class Hub:
         }
         return replace(task, metadata=about)
 
-    async def _asked(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
+    async def _find_request(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
         """A stored request, or a running one that is not stored yet; of `agent`, or of any agent."""
         asked = await self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
         if asked is not None:
@@ -510,12 +510,12 @@ class Hub:
 
 def _check_scope(call: Call, request: Request) -> None:
     """A token that may only read can start, cancel and change nothing. Raises `Forbidden`."""
-    needed = READ if isinstance(request, READING) else RUN
+    needed = READ if isinstance(request, READ_OPERATIONS) else RUN
     if f"tenant:{needed}" not in call.principal.scopes:
         raise missing_scope(needed)
 
 
-def _broken(result: Any) -> bool:
+def _hub_failed(result: Any) -> bool:
     """True if the hub, not the agent, ended the task."""
     if not isinstance(result, Task) or result.state is not TaskState.FAILED:
         return False

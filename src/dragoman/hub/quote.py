@@ -1,7 +1,7 @@
 """Text from outside in prompts: pages, cards, files, results of tools, answers of agents, notes, events.
 
-Every line of such a text begins with `| ` in a prompt, and every line of ours begins otherwise. So a text cannot end its
-quotation, whatever it contains, and nothing has to be kept secret from it. A model that repeats a quoted line word for word
+Every line of such a text begins with `| ` in a prompt, and no line of the hub does. So a text cannot end its quotation, whatever it
+contains, and nothing has to be kept secret from it. A model that repeats a quoted line word for word
 repeats the mark, so the line is no command. `flatten` is for short texts inside a line of ours: names, descriptions, titles.
 """
 

@@ -20,7 +20,7 @@ from dragoman.client.config import CONFIG, explain, place_of, read_table, unknow
 from dragoman.errors import InvalidParams
 from dragoman.hub.models.offered import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
-from dragoman.hub.tenants.policy import DEFAULT_APPROVE, Policy, checked
+from dragoman.hub.tenants.policy import DEFAULT_APPROVE, Policy, validate
 from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
@@ -189,7 +189,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def policy(self) -> Policy:
         """What tenants may use and store. Raises `InvalidParams`."""
-        return checked(Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__}))
+        return validate(Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__}))
 
     def describe(self) -> dict[str, Any]:
         """The settings without secrets."""

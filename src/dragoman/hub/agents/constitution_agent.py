@@ -99,7 +99,7 @@ class ConstitutionTurn:
         if not writer.relayed:
             await writer.emit("stream_start")
         try:
-            ok = await self._think()
+            ok = await self._run_replies()
         except asyncio.CancelledError:
             if self._turn.cancelled and not writer.relayed:
                 await writer.release(without=ANSWERS)
@@ -111,7 +111,7 @@ class ConstitutionTurn:
 
     # -- replies -----------------------------------------------------------------------------------------------
 
-    async def _think(self) -> bool:
+    async def _run_replies(self) -> bool:
         images = images_of(self._turn.message)
         handed = (
             await hand_over(self._session, self._text, self._agent.model, self._agent.siblings)
@@ -120,12 +120,12 @@ class ConstitutionTurn:
         )
         judged = await self._judge_handed(*handed) if handed is not None else None
         if judged is not None and judged.signal != REDIRECT:
-            return await self._leave(judged, "end_turn")
+            return await self._end_with(judged, "end_turn")
         question = ChatMessage(role="user", content=await self._query(), images=images)
         sees = traits_of(self._agent.model, self._c.model).sees
-        self._messages = [*await self._before(), question if sees else without_images(question)]
+        self._messages = [*await self._earlier_messages(), question if sees else without_images(question)]
         if handed is not None and judged is not None:
-            self._send_back(ChatMessage(role="assistant", content=handed[1]), judged)
+            self._return_answer(ChatMessage(role="assistant", content=handed[1]), judged)
         i = 0
         while True:
             i += 1
@@ -139,13 +139,13 @@ class ConstitutionTurn:
             commands = self._commands(reply)
             if commands and i < MAX_REPLIES:
                 await self._release()
-                await self._carry_out(i, reply, commands)
+                await self._run_commands(i, reply, commands)
                 continue
             judged = await self._judge(i)
             if judged.signal != REDIRECT:
-                return await self._leave(judged, "max_iterations" if commands else reply.stop)
+                return await self._end_with(judged, "max_iterations" if commands else reply.stop)
             self._held = None
-            self._send_back(_to_chat_message(reply), judged)
+            self._return_answer(_to_chat_message(reply), judged)
 
     async def _judge_handed(self, agent: str, answer: str) -> Verdict:
         """Let the gate judge the answer of the agent that the request was handed to."""
@@ -157,7 +157,7 @@ class ConstitutionTurn:
         self._held = [answer] if passes else None
         return judged
 
-    async def _leave(self, judged: Verdict, stop: str) -> bool:
+    async def _end_with(self, judged: Verdict, stop: str) -> bool:
         """End the turn: the verdict is CONTINUE or HALT."""
         if judged.signal == CONTINUE:
             await self._release()
@@ -165,12 +165,12 @@ class ConstitutionTurn:
         await self._writer.emit("escalation", reason=judged.text)
         return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
 
-    def _send_back(self, answer: ChatMessage, judged: Verdict) -> None:
+    def _return_answer(self, answer: ChatMessage, judged: Verdict) -> None:
         """The gate returned the answer: tell the model what to do instead."""
         self._prose.pop()
         self._messages += [answer, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
 
-    async def _before(self) -> list[ChatMessage]:
+    async def _earlier_messages(self) -> list[ChatMessage]:
         """Earlier messages of the conversation, of the A2A context, and of this task."""
         messages = list(await self._agent.history(self._session)) if self._agent.history is not None else []
         wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
@@ -260,9 +260,9 @@ class ConstitutionTurn:
             if native
             else (),
         )
-        if recorded_reply(self._turn, key) is None and (written := self._writer.lost()):
+        if recorded_reply(self._turn, key) is None and (written := self._writer.take_unrepeated()):
             await self._session.count_usage(estimate(prompt, written), self._model)
-        reply = await ask(self._turn, key, self._agent.model, prompt, on_text, self._lost)
+        reply = await ask(self._turn, key, self._agent.model, prompt, on_text, self._count_canceled)
         await self._count_usage(reply.usage)
         return reply
 
@@ -271,7 +271,7 @@ class ConstitutionTurn:
         self._used += usage
         await self._session.count_usage(usage, self._model)
 
-    async def _lost(self, usage: Usage) -> None:
+    async def _count_canceled(self, usage: Usage) -> None:
         """Count the tokens of a canceled reply. (After a crash, the next process counts them.)"""
         if self._turn.cancelled:
             await self._count_usage(usage)
@@ -282,7 +282,7 @@ class ConstitutionTurn:
         calls = (command_of(call) for call in reply.tool_calls)
         return (*parse(reply.text, self._agent.names).commands, *calls)
 
-    async def _carry_out(self, i: int, reply: ModelReply, commands: Sequence[Command]) -> None:
+    async def _run_commands(self, i: int, reply: ModelReply, commands: Sequence[Command]) -> None:
         """Run the commands and add their results as the next message."""
         blocks = await self._dispatch.run(i, commands)
         images = await self._pictures()

@@ -7,7 +7,7 @@ which the result is quoted: nobody knows who wrote it.
 The start of a command that must not run twice is recorded too (`begun/tool/3/1`). If a crash interrupts it, its effect is
 unknown: it does not run again, and its result says so.
 
-The operator's policy lists the commands that run only after the caller said yes (`approve`). The turn asks: over A2A the task is
+The operator's policy lists the commands that the caller must approve (`approve`). The turn asks: over A2A the task is
 `input-required`, native readers get a `question`, and the answer belongs to this command alone. A command that only lists or
 stops something is not asked about.
 """
@@ -87,9 +87,9 @@ class Dispatch:
             if total >= TOTAL_LIMIT:
                 blocks.append(EXHAUSTED)
                 break
-            result = await self._one(f"tool/{iteration}/{n}", command, used)
+            result = await self._run_one(f"tool/{iteration}/{n}", command, used)
             body = quote(result.body, min(BODY_LIMIT, TOTAL_LIMIT - total), size=result.size)
-            block = f"[{_title(command)}]\n{body}\n[END {_word(command)}]"
+            block = f"[{_title(command)}]\n{body}\n[END {_block_name(command)}]"
             if not result.ok:
                 failed.add(what := f"{command.title}\n{command.body}")
                 if what in self._failed:
@@ -99,7 +99,7 @@ class Dispatch:
         self._failed = failed
         return blocks
 
-    async def _one(self, key: str, command: Command, used: dict[str, int]) -> CommandOutcome:
+    async def _run_one(self, key: str, command: Command, used: dict[str, int]) -> CommandOutcome:
         session, turn = self._session, self._session.turn
         tool, refusal = self._tool(command), self._refusal(command, used)
         if (step := record_of(turn).steps.get(key)) is not None:
@@ -117,7 +117,7 @@ class Dispatch:
             size = known.size if known else len(body.encode())
             result = CommandOutcome(
                 body=body.encode()[:BODY_LIMIT].decode("utf-8", "ignore"),
-                ok=_went_well(body),
+                ok=_succeeded(body),
                 size=size if size > BODY_LIMIT else 0,
                 spent=session.budget.spent - before,
                 counts=dict(session.writer.counts),
@@ -173,7 +173,7 @@ class Dispatch:
             return f"ERR: {command.name} failed with an internal error; do not try again"
 
 
-def _word(command: Command) -> str:
+def _block_name(command: Command) -> str:
     if command.name == "/mem":
         return "SHARED MEMORY" if command.args.lower().startswith("shared") else "MEMORY"
     return command.name[1:].upper()
@@ -185,7 +185,7 @@ def _title(command: Command) -> str:
     return flatten(command.title, 400)
 
 
-def _went_well(body: str) -> bool:
+def _succeeded(body: str) -> bool:
     if body.startswith(_FAILURES) or _CHILD_FAILED.search(body) is not None:
         return False
     last = body.rstrip().rpartition("\n")[2]
@@ -202,9 +202,9 @@ TOO_LONG = (
 )
 REFUSED = "ERR: not approved: the user refused this command{why}. Do not try it again; go on without it, or say what is missing."
 
-_ASKED_VERBS = {"/mcp": ("call",), "/a2a": ("call",)}
-"""Other verbs of these commands only list."""
-_UNASKED_VERBS = {"/schedule": ("", "list", "cancel", "pause")}
+_VERBS_WITH_APPROVAL = {"/mcp": ("call",), "/a2a": ("call",)}
+"""The verbs of a command that need an approval. Its other verbs only list."""
+_VERBS_WITHOUT_APPROVAL = {"/schedule": ("", "list", "cancel", "pause")}
 
 
 def needs_approval(command: Command, approve: Collection[str]) -> bool:
@@ -214,9 +214,9 @@ def needs_approval(command: Command, approve: Collection[str]) -> bool:
         return True
     if name not in approve:
         return False
-    if name in _ASKED_VERBS:
-        return verb in _ASKED_VERBS[name]
-    return verb not in _UNASKED_VERBS.get(name, ())
+    if name in _VERBS_WITH_APPROVAL:
+        return verb in _VERBS_WITH_APPROVAL[name]
+    return verb not in _VERBS_WITHOUT_APPROVAL.get(name, ())
 
 
 async def ask_for_approval(turn: Turn, agent: str, command: Command, key: str) -> str:

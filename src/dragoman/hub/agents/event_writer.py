@@ -55,7 +55,7 @@ class HubEventWriter:
             self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
             self._remember([part.data for part in self._relay.keep()])
         written = self._text_in_progress()
-        self._unsaid = len(self._old) + sum(
+        self._unrepeated = len(self._old) + sum(
             len(part.text or "") for part in (written.parts if written is not None else ())
         )
         """Characters from before a crash that this run has not repeated."""
@@ -68,9 +68,9 @@ class HubEventWriter:
     def relayed(self) -> bool:
         return self._relay is not None
 
-    def lost(self) -> int:
+    def take_unrepeated(self) -> int:
         """Characters of an unrecorded reply that were reported before a crash. Returned once."""
-        lost, self._unsaid = max(0, self._unsaid), 0
+        lost, self._unrepeated = max(0, self._unrepeated), 0
         return lost
 
     def next_stream(self) -> int:
@@ -120,7 +120,7 @@ class HubEventWriter:
         if self._gap:
             delta = "\n\n" + delta
         self._has_text, self._gap = True, False
-        self._unsaid -= len(delta)
+        self._unrepeated -= len(delta)
         if self._relay is None:
             await self._writer().write(delta)
             return

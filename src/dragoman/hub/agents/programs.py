@@ -88,9 +88,9 @@ class AgentPrograms:
 
     def card(self, found: CatalogueEntry | Agent | None, id: str) -> AgentCard:
         """The card of an agent in this hub."""
-        return AgentCard(name=id) if found is None else self.hub_card(found.card, found)
+        return AgentCard(name=id) if found is None else self.with_hub_security(found.card, found)
 
-    def hub_card(self, card: AgentCard, found: CatalogueEntry | Agent) -> AgentCard:
+    def with_hub_security(self, card: AgentCard, found: CatalogueEntry | Agent) -> AgentCard:
         """A card with the hub's security: a tenant's token. The `auth` of a Python agent does not apply here."""
         push = self._push and (isinstance(found, CatalogueEntry) or card.capabilities.push_notifications)
         return replace(
@@ -101,7 +101,7 @@ class AgentPrograms:
             security_requirements=TOKEN_REQUIRED,
         )
 
-    def made(self, tenant: Tenant, entry: CatalogueEntry) -> Program:
+    def program_of(self, tenant: Tenant, entry: CatalogueEntry) -> Program:
         key = tenant.id, entry
         program = self._made.get(key)
         if program is None:
@@ -138,7 +138,7 @@ class AgentProgram:
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         code = self._all.catalogue.code.get(self.agent)
         card = None if code is None else await code.extended_card(principal)
-        return None if card is None or code is None else self._all.hub_card(card, code)
+        return None if card is None or code is None else self._all.with_hub_security(card, code)
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         if isinstance(self._found, Agent):
@@ -153,7 +153,7 @@ class AgentProgram:
         _, latest = record_of(turn).journal.snapshot.mails[
             -1
         ]  # the holder of another token may continue an old task
-        tenant = await all.tenants.acting(self._tenant, latest.generation)
+        tenant = await all.tenants.find_active(self._tenant, latest.generation)
         if tenant is None:
             await turn.cancel_children()
             turn.finish(TaskState.FAILED, TENANT_STOPPED, _failure(self.agent))
@@ -178,9 +178,9 @@ class AgentProgram:
                 if isinstance(program, Agent):
                     await program.work(turn)
                 else:
-                    await self._think(program, turn)
+                    await self._run_constitution(program, turn)
 
-    async def _think(self, program: Program, turn: Turn) -> None:
+    async def _run_constitution(self, program: Program, turn: Turn) -> None:
         """Run a constitution. If the hub fails, the task fails without details."""
         try:
             await program.work(turn)
@@ -204,7 +204,7 @@ class AgentProgram:
             now = found.version if isinstance(found, CatalogueEntry) else -1
             version = await turn.step("constitution", lambda: now)
         entry = await catalogue.version(self._tenant, self.agent, version)
-        return None if entry is None else self._all.made(tenant, entry)
+        return None if entry is None else self._all.program_of(tenant, entry)
 
 
 @contextmanager
@@ -283,7 +283,7 @@ class StoppableModel:
         began = _tenant.get(None)
         if began is None:
             return
-        if await self._tenants.acting(began.id, began.generation) is None:
+        if await self._tenants.find_active(began.id, began.generation) is None:
             raise ModelError("unauthorized", TENANT_STOPPED)
 
 

@@ -65,7 +65,7 @@ async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
     try:
         tenant = await identify(hub, bearer(header))
     except (Unauthenticated, Forbidden) as error:
-        hub.record.refused("", error, path)
+        hub.observer.refused("", error, path)
         raise
     await hub.tenants.touch(tenant)
     return tenant
@@ -110,7 +110,7 @@ def mounts_by_agent(hub: Hub) -> Callable[[str], Mount]:
 # -- scopes -------------------------------------------------------------------------------------------------
 
 ACCESS = "tenant:"
-"""How `Route.access` of a route for tenants begins, before the scope."""
+"""The prefix of the scope in `Route.access` of a route for tenants."""
 
 _ROUTES: Mapping[str, str] = {
     READ: """
@@ -231,7 +231,7 @@ class UserRules(Struct, frozen=True, kw_only=True):
     read: Sequence[str]
     run: Sequence[str]
     admin: Sequence[str]
-    """The words of the claim that stand for each scope."""
+    """The words of the claim for each scope."""
 
 
 class Users:
@@ -257,27 +257,27 @@ class Users:
             principal.id,
             scope,
             expires_at=int(principal.claims["exp"]),
-            scopes=_foreign(principal),
+            scopes=_issuer_scopes(principal),
         )
-        if tenant is None:  # nobody learns which tenants there are
+        if tenant is None:  # the same answer in all cases, so that it does not show which tenants exist
             raise Forbidden("the token names no tenant of this hub that its user may use")
         return tenant
 
     def _tenant_name(self, claims: Mapping[str, Any]) -> str:
-        words = _words(claims, self._rules.tenant_claim, split=False)
+        words = _claim_values(claims, self._rules.tenant_claim, split=False)
         if len(words) != 1:
             raise Forbidden(f"the claim {self._rules.tenant_claim} of the token must name one tenant")
         return words[0]
 
     def _scope(self, claims: Mapping[str, Any]) -> str:
-        rules, words = self._rules, set(_words(claims, self._rules.scope_claim))
+        rules, words = self._rules, set(_claim_values(claims, self._rules.scope_claim))
         for scope, meant in ((MANAGE, rules.admin), (RUN, rules.run), (READ, rules.read)):
             if words.intersection(meant):
                 return scope
         raise Forbidden(f"the claim {rules.scope_claim} of the token gives no scope of this hub")
 
 
-def _words(claims: Mapping[str, Any], name: str, *, split: bool = True) -> list[str]:
+def _claim_values(claims: Mapping[str, Any], name: str, *, split: bool = True) -> list[str]:
     """The values of a claim: a text (with blanks between words, if `split`), a number or a list. A name with dots may lead into objects."""
     value: Any = claims.get(name)
     if value is None and "." in name:
@@ -291,6 +291,6 @@ def _words(claims: Mapping[str, Any], name: str, *, split: bool = True) -> list[
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def _foreign(principal: Principal) -> frozenset[str]:
-    """The scopes that the issuer gave, for skills of agents. None of them may look like one of the hub."""
+def _issuer_scopes(principal: Principal) -> frozenset[str]:
+    """The scopes that the issuer gave, for skills of agents. Those that look like scopes of the hub are removed."""
     return frozenset(scope for scope in scopes_of(principal.claims) if not scope.startswith("tenant:"))

@@ -31,8 +31,8 @@ class NewTenant(Struct):
     name: str
 
 
-class AdminRotation(Struct, forbid_unknown_fields=True):
-    """How many seconds the old token is valid beside the new one."""
+class AdminTokenRotation(Struct, forbid_unknown_fields=True):
+    """How many seconds the old token stays valid."""
 
     overlap_seconds: Overlap = 0
 
@@ -92,7 +92,7 @@ def routes(hub: Hub) -> list[Route]:
                 stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "cancelled": stopped}
 
-    @api.add("DELETE", one, "Delete a tenant with everything it has. It is shut out at once.", status=202)
+    @api.add("DELETE", one, "Delete a tenant with everything it has. It is disabled at once.", status=202)
     async def delete(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         await hub.delete_tenant(tenant)
@@ -103,11 +103,11 @@ def routes(hub: Hub) -> list[Route]:
         found = await hub.deletion.deletions.latest()
         return page("deletions", [{"tenant": d.id, "at": d.at, "done_at": d.done_at or None} for d in found])
 
-    rotate_summary = "Replace all tokens by one with the scope admin. What runs under the old ones stops, unless they overlap."
+    rotate_summary = "Replace all tokens by one with the scope admin. Requests of the old ones are canceled, unless they overlap."
 
-    @api.add("POST", f"{one}/rotate-token", rotate_summary, body=AdminRotation)
+    @api.add("POST", f"{one}/rotate-token", rotate_summary, body=AdminTokenRotation)
     async def rotate(request: ApiRequest) -> Any:
-        tenant, body = await tenants.find(request.path["id"]), await request.json(AdminRotation)
+        tenant, body = await tenants.find(request.path["id"]), await request.json(AdminTokenRotation)
         tenant, token = await tenants.rotate(tenant, overlap=body.overlap_seconds)
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
@@ -118,12 +118,12 @@ def routes(hub: Hub) -> list[Route]:
     async def hub_policy(request: ApiRequest) -> Any:
         return {"policy": hub.database.policy}
 
-    @api.add("GET", own, "The policy of a tenant, what differs from that of the hub, and what it uses.")
+    @api.add("GET", own, "The policy of a tenant, what it overrides, and what it uses.")
     async def get_policy(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
 
-    policy_summary = "Change what a tenant may use and store. Null: as the hub says."
+    policy_summary = "Change what a tenant may use and store. Null: the value of the hub."
 
     @api.add("PATCH", own, policy_summary, body=PolicyChange)
     async def change_policy(request: ApiRequest) -> Any:
@@ -133,11 +133,11 @@ def routes(hub: Hub) -> list[Route]:
 
     admin_summary = "Replace the admin token. The old one may stay valid for a while."
 
-    @api.add("POST", "/v1/admin/rotate-token", admin_summary, body=AdminRotation)
+    @api.add("POST", "/v1/admin/rotate-token", admin_summary, body=AdminTokenRotation)
     async def rotate_admin(request: ApiRequest) -> Any:
         if hub.admin_token_is_set:
             raise Conflict("the admin token is the setting admin_token: change it there, and restart the hub")
-        overlap, made = (await request.json(AdminRotation)).overlap_seconds, list[str]()
+        overlap, made = (await request.json(AdminTokenRotation)).overlap_seconds, list[str]()
         await tenants.rotate_admin(show=made.append, overlap=overlap, actor="admin")
         return {"token": made[-1]}
 
@@ -161,7 +161,7 @@ def routes(hub: Hub) -> list[Route]:
 
 
 class NewToken(Struct, forbid_unknown_fields=True):
-    """A token: what it is for, what it may do, and until when: at a time (seconds since 1970), or so many seconds from now."""
+    """A token. It expires at a time (seconds since 1970), or in a number of seconds, or never."""
 
     name: str
     scope: Literal["read", "run", "admin"]
@@ -170,7 +170,7 @@ class NewToken(Struct, forbid_unknown_fields=True):
 
 
 class TokenRotation(Struct, forbid_unknown_fields=True):
-    """How many seconds the old token is valid beside the new one, and until when the new one is."""
+    """How many seconds the old token stays valid, and when the new one expires."""
 
     overlap_seconds: Overlap = 0
     expires_at: Natural | None = None
@@ -178,13 +178,13 @@ class TokenRotation(Struct, forbid_unknown_fields=True):
 
 
 class TokenChange(Struct, forbid_unknown_fields=True):
-    """Lets a user in again who was shut out."""
+    """Unblocks a user."""
 
     revoked: Literal[False]
 
 
 FindTenant = Callable[[ApiRequest], Awaitable[tuple[Tenant, str]]]
-"""The tenant of a request, and who acts, for the audit."""
+"""Returns the tenant of a request, and the actor for the audit."""
 
 
 def token_routes(hub: Hub) -> list[Route]:
@@ -230,13 +230,13 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
         tenant, _ = await find(request)
         return {"token": (await tokens.find(tenant.id, request.path_id())).public}
 
-    @api.add("PATCH", one, "Let a user in again who was shut out.", body=TokenChange)
+    @api.add("PATCH", one, "Unblock a user.", body=TokenChange)
     async def allow(request: ApiRequest) -> Any:
         tenant, actor = await find(request)
         await request.json(TokenChange)
         return {"token": (await tokens.allow(tenant.id, request.path_id(), actor=actor)).public}
 
-    @api.add("DELETE", one, "Revoke a token, or shut a user out. What it began stops.")
+    @api.add("DELETE", one, "Revoke a token, or block a user. Its requests are canceled.")
     async def revoke(request: ApiRequest) -> Any:
         tenant, actor = await find(request)
         token = await tokens.revoke(tenant.id, request.path_id(), actor=actor, keep_one=keep_one)

@@ -15,7 +15,7 @@ from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.store.artifacts import StoredFile
 from dragoman.hub.store.memory_search import MemoryEntry, Relation
 from dragoman.hub.store.schedules import RunInfo, ScheduleFields
-from dragoman.hub.store.spending import DayUsage, Spent
+from dragoman.hub.store.spending import DailyUsage, UsedToday
 from dragoman.hub.store.todos import Todo
 from dragoman.hub.tenants.policy import Policy
 
@@ -59,21 +59,21 @@ class RequestState(Struct, omit_defaults=True):
     """What it asks about. Of a command: `agent`, `command`, `arguments`, and its `body` if it has one."""
 
 
-class OneRequest(Struct):
+class RequestResponse(Struct):
     request: RequestState
 
 
-class Requests(Struct):
+class RequestList(Struct):
     requests: list[RequestState]
 
 
-class AnsweredRequest(Struct):
+class AcceptedAnswer(Struct):
     request_id: str
     since_seq: int
     """The events after the answer follow this one."""
 
 
-class Cancelled(Struct):
+class CancelResult(Struct):
     request_id: str
     cancelled: bool
 
@@ -136,7 +136,7 @@ class ScratchpadInfo(Struct):
     updated_at: int
 
 
-class Scratchpads(Struct):
+class ScratchpadList(Struct):
     scratchpads: list[ScratchpadInfo]
 
 
@@ -145,7 +145,7 @@ class Scratchpad(Struct):
     content: str
 
 
-class EntryWithFile(MemoryEntry, frozen=True, kw_only=True):
+class MemoryEntryWithFile(MemoryEntry, frozen=True, kw_only=True):
     artifact: StoredFile | None = None
 
 
@@ -160,11 +160,11 @@ class ScheduleInfo(ScheduleFields, frozen=True, kw_only=True):
     next_run: str
 
 
-class OneSchedule(Struct):
+class ScheduleResponse(Struct):
     scheduled_task: ScheduleInfo
 
 
-class NewlyScheduled(OneSchedule):
+class CreatedSchedule(ScheduleResponse):
     normalized: str
 
 
@@ -172,7 +172,7 @@ class Deleted(Struct):
     deleted: bool
 
 
-class OneRun(Struct):
+class RunResponse(Struct):
     run: RunInfo
 
 
@@ -186,20 +186,20 @@ class TenantInfo(Struct):
     rate_per_min: int | None
 
 
-class OneTenant(Struct):
+class TenantResponse(Struct):
     tenant: TenantInfo
 
 
-class AllTenants(Struct):
+class TenantList(Struct):
     tenants: list[TenantInfo]
 
 
-class ChangedTenant(OneTenant):
+class ChangedTenant(TenantResponse):
     cancelled: int
     """Tasks that were stopped."""
 
 
-class TenantWithToken(OneTenant, kw_only=True):
+class TenantWithToken(TenantResponse, kw_only=True):
     token: str
     """It is shown only here."""
     cancelled: int = 0
@@ -219,16 +219,16 @@ class TokenInfo(Struct):
     last_used_at: int
 
 
-class OneToken(Struct):
+class TokenResponse(Struct):
     token: TokenInfo
 
 
-class RevokedToken(OneToken):
+class RevokedToken(TokenResponse):
     cancelled: int
     """Tasks that were stopped."""
 
 
-class NewlyMadeToken(OneToken, kw_only=True):
+class TokenWithSecret(TokenResponse, kw_only=True):
     secret: str
     """It is shown only here."""
     cancelled: int = 0
@@ -252,7 +252,7 @@ class CallerInfo(Struct):
     expires_at: int | None
 
 
-class BegunDeletion(Struct):
+class StartedDeletion(Struct):
     tenant: int
     deleting: bool
 
@@ -272,11 +272,11 @@ class HubPolicy(Struct):
 class TenantPolicy(HubPolicy):
     """What a tenant may use and store, what it used today, and how much it stores."""
 
-    today: Spent
+    today: UsedToday
     stored: dict[str, int]
 
 
-class OwnPolicy(TenantPolicy):
+class TenantPolicyDetails(TenantPolicy):
     own: dict[str, Any]
     """What differs from the policy of the hub."""
 
@@ -296,7 +296,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     context_window: int = 0
 
 
-class Models(Struct):
+class ModelList(Struct):
     models: list[ModelInfo]
 
 
@@ -308,27 +308,27 @@ def _page(name: str, member: str, of: Any) -> Any:
     return msgspec.defstruct(name, [("count", int), (member, list[of])], module=__name__)
 
 
-_CONVERSATIONS = _page("Conversations", "conversations", ConversationInfo)
-_MESSAGES = _page("Messages", "messages", MessageInfo)
-_FILES = _page("Files", "artifacts", StoredFile)
-_AGENTS = _page("Agents", "agents", JsonObject)
-_VERSIONS = _page("Versions", "versions", VersionInfo)
-_USAGE = _page("UsageByDay", "usage", DayUsage)
-_ENTRIES = _page("Entries", "entries", MemoryEntry)
-_RELATIONS = _page("Relations", "relations", Relation)
+_CONVERSATIONS = _page("ConversationList", "conversations", ConversationInfo)
+_MESSAGES = _page("MessageList", "messages", MessageInfo)
+_FILES = _page("FileList", "artifacts", StoredFile)
+_AGENTS = _page("AgentList", "agents", JsonObject)
+_VERSIONS = _page("VersionList", "versions", VersionInfo)
+_USAGE = _page("DailyUsageList", "usage", DailyUsage)
+_ENTRIES = _page("MemoryEntryList", "entries", MemoryEntry)
+_RELATIONS = _page("RelationList", "relations", Relation)
 _TODOS = _page("TodoList", "todos", Todo)
 _SCHEDULES = _page("ScheduleList", "schedules", ScheduleInfo)
-_RUNS = _page("Runs", "runs", RunInfo)
+_RUNS = _page("RunList", "runs", RunInfo)
 _TOKENS = _page("TokenList", "tokens", TokenInfo)
-_DELETIONS = _page("Deletions", "deletions", Deletion)
-_AUDIT = _page("AuditEntries", "entries", AuditEntry)
+_DELETIONS = _page("DeletionList", "deletions", Deletion)
+_AUDIT = _page("AuditEntryList", "entries", AuditEntry)
 
 _FILE = "/v1/conversations/{id}/artifacts/{aid}"
 ANSWERS: dict[str, Any] = {
-    "GET /v1/requests": Requests,
-    "GET /v1/requests/{id}": OneRequest,
-    "POST /v1/requests/{id}/answer": AnsweredRequest,
-    "POST /v1/requests/{id}/cancel": Cancelled,
+    "GET /v1/requests": RequestList,
+    "GET /v1/requests/{id}": RequestResponse,
+    "POST /v1/requests/{id}/answer": AcceptedAnswer,
+    "POST /v1/requests/{id}/cancel": CancelResult,
     "POST /v1/advise/gate": GateVerdict,
     "POST /v1/conversations": ConversationInfo,
     "GET /v1/conversations": _CONVERSATIONS,
@@ -353,11 +353,11 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/constitutions/validate": Validation,
     "GET /v1/usage": _USAGE,
     "GET /v1/constitution.schema.json": JsonObject,
-    "GET /v1/memory": Scratchpads,
+    "GET /v1/memory": ScratchpadList,
     "GET /v1/memory/{agent_id}": Scratchpad,
     "POST /v1/memory/entries": MemoryEntry,
     "GET /v1/memory/entries": _ENTRIES,
-    "GET /v1/memory/entries/{id}": EntryWithFile,
+    "GET /v1/memory/entries/{id}": MemoryEntryWithFile,
     "PATCH /v1/memory/entries/{id}": MemoryEntry,
     "POST /v1/memory/entries/{id}/invalidate": MemoryEntry,
     "POST /v1/memory/relations": Relation,
@@ -367,19 +367,19 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/todos": Todo,
     "GET /v1/todos/{id}": Todo,
     "PATCH /v1/todos/{id}": Todo,
-    "POST /v1/schedules": NewlyScheduled,
+    "POST /v1/schedules": CreatedSchedule,
     "GET /v1/schedules": _SCHEDULES,
-    "GET /v1/schedules/{id}": OneSchedule,
-    "PATCH /v1/schedules/{id}": OneSchedule,
+    "GET /v1/schedules/{id}": ScheduleResponse,
+    "PATCH /v1/schedules/{id}": ScheduleResponse,
     "DELETE /v1/schedules/{id}": Deleted,
     "GET /v1/schedules/{id}/runs": _RUNS,
     "GET /v1/runs": _RUNS,
-    "GET /v1/runs/{id}": OneRun,
-    "GET /v1/admin/tenants": AllTenants,
+    "GET /v1/runs/{id}": RunResponse,
+    "GET /v1/admin/tenants": TenantList,
     "POST /v1/admin/tenants": TenantWithToken,
-    "GET /v1/admin/tenants/{id}": OneTenant,
+    "GET /v1/admin/tenants/{id}": TenantResponse,
     "PATCH /v1/admin/tenants/{id}": ChangedTenant,
-    "DELETE /v1/admin/tenants/{id}": BegunDeletion,
+    "DELETE /v1/admin/tenants/{id}": StartedDeletion,
     "GET /v1/admin/deletions": _DELETIONS,
     "GET /v1/export": bytes,
     "GET /v1/admin/tenants/{tenant}/export": bytes,
@@ -390,22 +390,22 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/admin/rotate-token": AdminToken,
     "GET /v1/policy": TenantPolicy,
     "GET /v1/admin/policy": HubPolicy,
-    "GET /v1/admin/tenants/{id}/policy": OwnPolicy,
-    "PATCH /v1/admin/tenants/{id}/policy": OwnPolicy,
+    "GET /v1/admin/tenants/{id}/policy": TenantPolicyDetails,
+    "PATCH /v1/admin/tenants/{id}/policy": TenantPolicyDetails,
     "GET /v1/health": str,
     "GET /v1/metrics": str,
     "GET /.well-known/agent-card.json": JsonObject,
     "GET /v1/openapi.json": JsonObject,
-    "GET /v1/models": Models,
+    "GET /v1/models": ModelList,
 }
 for _path in ("/v1/tokens", "/v1/admin/tenants/{tenant}/tokens"):
     ANSWERS |= {
         f"GET {_path}": _TOKENS,
-        f"POST {_path}": NewlyMadeToken,
-        f"GET {_path}/{{id}}": OneToken,
-        f"PATCH {_path}/{{id}}": OneToken,
+        f"POST {_path}": TokenWithSecret,
+        f"GET {_path}/{{id}}": TokenResponse,
+        f"PATCH {_path}/{{id}}": TokenResponse,
         f"DELETE {_path}/{{id}}": RevokedToken,
-        f"POST {_path}/{{id}}/rotate": NewlyMadeToken,
+        f"POST {_path}/{{id}}/rotate": TokenWithSecret,
     }
 ALSO: dict[str, tuple[int, ...]] = {
     "PUT /v1/agents/{id}": (201,),

@@ -19,7 +19,7 @@ FIRST_MILLISECONDS = 10**11
 """Times from here on are milliseconds: as seconds they would be three thousand years away."""
 
 
-class NewEntry(Struct):
+class NewMemoryEntry(Struct):
     type: str
     title: str
     content: str = ""
@@ -31,7 +31,7 @@ class NewEntry(Struct):
     supersedes_ids: Annotated[tuple[Natural, ...], msgspec.Meta(max_length=1000)] = ()
 
 
-class EntryChange(Struct, omit_defaults=True):
+class MemoryEntryChange(Struct, omit_defaults=True):
     type: str | None = None
     title: str | None = None
     content: str | None = None
@@ -63,9 +63,9 @@ def routes(hub: Hub) -> list[Route]:
         scope = SHARED if id == "*" else id
         return {"agent_id": scope, "content": await pads.read(request.tenant.id, scope)}
 
-    @api.add("POST", all, "Add an entry.", body=NewEntry, status=201)
+    @api.add("POST", all, "Add an entry.", body=NewMemoryEntry, status=201)
     async def add(request: ApiRequest) -> Any:
-        body = await request.json(NewEntry)
+        body = await request.json(NewMemoryEntry)
         if body.conversation_id:
             await hub.conversations.find(request.tenant.id, body.conversation_id)
         at = body.created_at
@@ -135,9 +135,9 @@ def routes(hub: Hub) -> list[Route]:
             out["artifact"] = await hub.artifacts.get(tenant, entry.artifact_id)
         return out
 
-    @api.add("PATCH", one, "Change an entry.", body=EntryChange)
+    @api.add("PATCH", one, "Change an entry.", body=MemoryEntryChange)
     async def change(request: ApiRequest) -> Any:
-        body, id = await request.json(EntryChange), request.path_id()
+        body, id = await request.json(MemoryEntryChange), request.path_id()
         changes = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
         changes["artifact_id"] = body.artifact_id
         changes = {name: value for name, value in changes.items() if value is not UNSET}

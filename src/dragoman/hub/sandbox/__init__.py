@@ -77,29 +77,31 @@ class Sandbox:
     async def run(self, tenant: str, command: str) -> CommandResult:
         """Run a shell command until it ends or times out. Cancelling kills it. Raises `A2AError`."""
         workspace = self._workspace(tenant)
-        async with self._alone(tenant) as lease:
+        async with self._exclusive(tenant) as lease:
             room = await _thread(workspace.save)
             held = await _renew(lease)
-            undone = spoilt = False
+            rolled_back = over_limit = False
             try:
                 if held:
-                    ran, spoilt = await self._run(tenant, workspace, command, room)
+                    ran, over_limit = await self._run(tenant, workspace, command, room)
             finally:
                 if held := held and await _renew(lease):
-                    undone = await _thread(lambda: workspace.settle(room, spoilt=spoilt))
-                    self._counted("rollback", int(undone))
+                    rolled_back = await _thread(
+                        lambda: workspace.keep_or_restore(room, over_limit=over_limit)
+                    )
+                    self._counted("rollback", int(rolled_back))
         if not held:
             raise Unavailable(
                 "another hub has the folder by now: the command may or may not have taken effect"
             )
-        if not undone:
+        if not rolled_back:
             return ran
         why = f"[undone: the workspace may have {self._disk} bytes, and is as it was before the command]"
         return replace(ran, output=f"{ran.output}\n{why}".lstrip(), code=ran.code or 1)
 
     async def write(self, tenant: str, path: str, content: bytes) -> None:
         """Raises `InvalidParams` and `QuotaExceeded`, and `Unavailable` if another hub uses the folder."""
-        async with self._alone(tenant):  # a command that is undone would undo this, too
+        async with self._exclusive(tenant):  # a command that is rolled back would undo this, too
             await _thread(lambda: self._workspace(tenant).write(path, content))
 
     async def read(self, tenant: str, path: str) -> bytes | None:
@@ -122,13 +124,13 @@ class Sandbox:
         output_bytes = bytearray()
         reading = asyncio.create_task(_read(process.output, output_bytes))
         watching = asyncio.create_task(_wait_until_full(workspace, process, room))
-        using = asyncio.create_task(_wait_until_greedy(process, self._memory))
+        using = asyncio.create_task(_wait_until_over_memory(process, self._memory))
         ended = asyncio.create_task(process.wait())
         try:
             first = (ended, watching, using)
             await asyncio.wait(first, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            late = not any(each.done() for each in first)
-            filled, greedy = watching.done(), using.done()
+            timed_out = not any(each.done() for each in first)
+            over_disk, over_memory = watching.done(), using.done()
         finally:
             self._counted("exec", 1)
             self._counted("exec_ms", (time.monotonic() - began) * 1000)
@@ -139,24 +141,24 @@ class Sandbox:
             await asyncio.wait((watching, using, ended))
             if killed:
                 await self._cell.clear(tenant)
-        if filled:
+        if over_disk:
             watching.result()  # raises its error
-        if greedy:
+        if over_memory:
             using.result()
             output_bytes += f"\n[killed: a command may use {self._memory >> 20} MB of memory]".encode()
-        if late:
+        if timed_out:
             self._counted("exec_timeout", 1)
         ran = CommandResult(
-            output=_text(output_bytes), code=ended.result(), timed_out=late, seconds=self._seconds
+            output=_text(output_bytes), code=ended.result(), timed_out=timed_out, seconds=self._seconds
         )
-        return ran, filled
+        return ran, over_disk
 
     async def _file(self, tenant: str, work: Callable[[Workspace], T]) -> T:
         async with self._lock(tenant):
             return await _thread(lambda: work(self._workspace(tenant)))
 
     @asynccontextmanager
-    async def _alone(self, tenant: str) -> AsyncIterator[WorkspaceLease | None]:
+    async def _exclusive(self, tenant: str) -> AsyncIterator[WorkspaceLease | None]:
         """Nobody else changes the folder, here or at another hub."""
         async with self._lock(tenant):
             if self._leases is None:
@@ -211,7 +213,7 @@ async def _wait_until_full(workspace: Workspace, process: ChildProcess, room: in
         await asyncio.sleep(max(_CHECK_SECONDS, 4 * (time.monotonic() - began)))
 
 
-async def _wait_until_greedy(process: ChildProcess, limit: int) -> None:
+async def _wait_until_over_memory(process: ChildProcess, limit: int) -> None:
     """Return when the processes of a command use more than `limit` bytes of memory together; 0: never."""
     while True:
         began = time.monotonic()

@@ -81,42 +81,42 @@ def copy(source: Path, target: Path) -> None:
         os.close(made)
 
 
-def remove(path: Path, heap: Path) -> None:
-    """Remove anything, whatever its permissions and depth. `heap` is a folder beside it.
+def remove(path: Path, trash: Path) -> None:
+    """Remove anything, whatever its permissions and depth. `trash` is a folder beside it.
 
-    Folders are moved to the heap one by one, so no path becomes too long.
+    Folders are moved to the trash one by one, so no path becomes too long.
     """
     about = None
     with suppress(FileNotFoundError):
         about = path.lstat()
     if about is not None:
         if stat.S_ISDIR(about.st_mode):
-            heap.mkdir(mode=0o700, parents=True, exist_ok=True)
+            trash.mkdir(mode=0o700, parents=True, exist_ok=True)
             unlock(path, about)
-            os.rename(path, heap / os.urandom(8).hex())
+            os.rename(path, trash / os.urandom(8).hex())
         else:
             path.unlink(missing_ok=True)
-    take_apart(heap)
+    empty_trash(trash)
 
 
-def take_apart(heap: Path) -> None:
-    """Remove a heap and its content, also after a crash."""
+def empty_trash(trash: Path) -> None:
+    """Remove the trash with its content, also after a crash."""
     try:
-        pile = os.open(heap, _FOLDER)
+        trash_folder = os.open(trash, _FOLDER)
     except FileNotFoundError:
         return
     try:
         for last in (False,) * 9 + (True,):
-            waiting = os.listdir(pile)
+            waiting = os.listdir(trash_folder)
             while waiting:
                 try:
-                    _take_apart(waiting.pop(), pile, waiting)
+                    _delete_entry(waiting.pop(), trash_folder, waiting)
                 except OSError as error:
                     if last or error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                         raise  # else a program still writes there: repeat
     finally:
-        os.close(pile)
-    heap.rmdir()
+        os.close(trash_folder)
+    trash.rmdir()
 
 
 def unlock(name: str | Path, about: os.stat_result, folder: int | None = None) -> None:
@@ -142,25 +142,25 @@ def _opened(
     return at, iter(os.scandir(at)), before
 
 
-def _take_apart(name: str, pile: int, waiting: list[str]) -> None:
-    about = os.lstat(name, dir_fd=pile)
+def _delete_entry(name: str, trash_folder: int, waiting: list[str]) -> None:
+    about = os.lstat(name, dir_fd=trash_folder)
     if not stat.S_ISDIR(about.st_mode):
-        os.unlink(name, dir_fd=pile)
+        os.unlink(name, dir_fd=trash_folder)
         return
-    unlock(name, about, pile)
-    folder = os.open(name, _FOLDER, dir_fd=pile)
+    unlock(name, about, trash_folder)
+    folder = os.open(name, _FOLDER, dir_fd=trash_folder)
     try:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
                 fresh = os.urandom(8).hex()
                 unlock(entry.name, entry.stat(follow_symlinks=False), folder)
-                os.rename(entry.name, fresh, src_dir_fd=folder, dst_dir_fd=pile)
+                os.rename(entry.name, fresh, src_dir_fd=folder, dst_dir_fd=trash_folder)
                 waiting.append(fresh)
             else:
                 os.unlink(entry.name, dir_fd=folder)
     finally:
         os.close(folder)
-    os.rmdir(name, dir_fd=pile)
+    os.rmdir(name, dir_fd=trash_folder)
 
 
 def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:

@@ -95,7 +95,7 @@ _AS += "os.execv('/bin/sh', rest)"
 BUBBLEWRAP, NAMESPACES, OFFLINE, BARE = "bubblewrap", "namespaces", "offline", "bare"
 CONFINED: tuple[str, ...] = (BUBBLEWRAP, NAMESPACES)
 """The ways that confine, the preferred one first."""
-_WORDS = {
+_DESCRIPTIONS = {
     BUBBLEWRAP: "commands run in bubblewrap: without a network, and they see nothing of the hub",
     NAMESPACES: "commands run in namespaces: without a network, and they see nothing of the hub",
     OFFLINE: "commands run without a network, but they see the files of this machine",
@@ -144,13 +144,13 @@ class Process:
                 log.error("%s", _ADVICE)
                 raise Unavailable(REFUSED)
             else:
-                log.warning("%s", _WORDS[way])
+                log.warning("%s", _DESCRIPTIONS[way])
         return [*self._at_most, *self._arguments(way, folder, command)], self._environment(folder)
 
-    async def how(self, folder: Path) -> str:
+    async def describe(self, folder: Path) -> str:
         """A sentence about how commands are confined on this machine."""
         way = await self._find(folder)
-        return _WORDS[way] if way in CONFINED or self._unconfined else _ADVICE
+        return _DESCRIPTIONS[way] if way in CONFINED or self._unconfined else _ADVICE
 
     async def clear(self, tenant: str) -> None:
         """The kernel has killed the whole PID namespace."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.sandbox.child_process import RunAsUser
-from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, entries, remove, take_apart
+from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, empty_trash, entries, remove
 from dragoman.hub.store.artifacts import clean_path
 from dragoman.hub.tenants.policy import QuotaExceeded
 
@@ -34,7 +34,7 @@ class Workspace:
 
     def __init__(self, root: Path, saved: Path, *, limit: int, owner: RunAsUser | None = None) -> None:
         self.root, self._saved, self._limit, self._owner = root, saved, limit, owner
-        self._heap = saved.with_name(f"{saved.name}.removing")
+        self._trash = saved.with_name(f"{saved.name}.removing")
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,20 +103,20 @@ class Workspace:
         """Copy the folder. Returns the bytes that it may have after the command: the limit, or the current size if that is
         larger. Folders that are too deep are removed."""
         self.open()
-        take_apart(self._heap)  # of a killed hub
+        empty_trash(self._trash)  # of a killed hub
 
         def prune(folder: int, name: str) -> None:
-            self._heap.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.rename(name, self._heap / os.urandom(8).hex(), src_dir_fd=folder)
+            self._trash.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.rename(name, self._trash / os.urandom(8).hex(), src_dir_fd=folder)
 
         used = sum(_bytes(about) for _, about in entries(self.root, prune))
-        take_apart(self._heap)
+        empty_trash(self._trash)
         copy(self.root, self._saved)
         return max(self._limit, used)
 
-    def settle(self, room: int, *, spoilt: bool = False) -> bool:
-        """Restore the copy if the folder has more than `room` bytes or is `spoilt`. Returns whether it did."""
-        if not spoilt and self.used() <= room:
+    def keep_or_restore(self, room: int, *, over_limit: bool = False) -> bool:
+        """Restore the copy if the folder has more than `room` bytes or is `over_limit`. Returns whether it did."""
+        if not over_limit and self.used() <= room:
             with suppress(
                 TooDeepError
             ):  # something left running is still at it: the next `save` sees to that
@@ -125,7 +125,7 @@ class Workspace:
                 )  # now, so that the next command need not wait for what this one made
             return False
         for entry in list(os.scandir(self.root)):  # the folder itself stays: a container may have mounted it
-            remove(Path(entry.path), self._heap)
+            remove(Path(entry.path), self._trash)
         if self._owner is not None:
             self._owner.chown_all(self._saved)
         for entry in list(os.scandir(self._saved)):

@@ -57,7 +57,7 @@ class Scheduler:
             with suppress(TimeoutError):  # another process does not wake this one
                 async with asyncio.timeout(CHECK_SECONDS):
                     await changed.wait()
-            if await self._hub.tenants.acting(tenant.id, tenant.generation, expired=False) is None:
+            if await self._hub.tenants.find_active(tenant.id, tenant.generation, expired=False) is None:
                 return
 
     async def _check(self) -> float:
@@ -70,7 +70,7 @@ class Scheduler:
             await work
 
     async def _fire(self, schedule: Schedule) -> None:
-        tenant = await self._hub.tenants.acting(schedule.tenant_id, schedule.generation or None)
+        tenant = await self._hub.tenants.find_active(schedule.tenant_id, schedule.generation or None)
         if tenant is None or not await self._exists(schedule):
             await self.schedules.set_status(schedule.tenant_id, schedule.id, PAUSED)
             log.warning("schedule %d is paused: %s", schedule.id, _GONE)
@@ -111,7 +111,7 @@ class Scheduler:
         if tenant is None or schedule is None:
             return
         if not run.request_id:
-            acting = await self._hub.tenants.acting(tenant.id, schedule.generation or None)
+            acting = await self._hub.tenants.find_active(tenant.id, schedule.generation or None)
             if acting is None:
                 await self._end(run, error=TENANT_STOPPED)
             elif await self._exists(schedule):

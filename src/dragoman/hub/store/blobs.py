@@ -1,8 +1,8 @@
 """Where the contents of large files are: in a folder (the default) or in a bucket of S3 (`s3_blobs.py`).
 
-The tables have the key of a content, its size and its SHA-256. A key is new for each content, so a content never changes. A key that
-no file uses yet, or any more, is in the table `unused_blobs`, and `delete_unused` deletes its content when it has been there
-for `KEEP_SECONDS`: a reader of a file that was replaced or deleted can finish.
+The tables have the key of a content, its size and its SHA-256. Each content has a new key, so a content never changes. Keys that
+no file uses, not yet or not any more, are in the table `unused_blobs`. `delete_unused` deletes their contents after
+`KEEP_SECONDS`, so that a reader of a replaced or deleted file can finish.
 """
 
 from __future__ import annotations

@@ -42,17 +42,17 @@ where tenant_id = ? and agent_id = ? and version = ?
 _VERSIONS = """
 select version, at from agent_versions where tenant_id = ? and agent_id = ? and inline = 0 order by version desc limit ?
 """
-_EVER = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
+_EXISTED = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
 _COUNT = "select count(*) from agents where tenant_id = ?"
 _NEXT = "select coalesce(max(version), 0) + 1 from agent_versions where tenant_id = ? and agent_id = ?"
-_KEEP = """
+_ADD_VERSION = """
 insert into agent_versions (tenant_id, agent_id, version, inline, document, at) values (?, ?, ?, ?, ?, ?)
 """
 _PUT = """
 insert into agents (tenant_id, agent_id, version, created_at, updated_at) values (?, ?, ?, ?, ?)
 on conflict (tenant_id, agent_id) do update set version = excluded.version, updated_at = excluded.updated_at
 """
-_FORGET = """
+_DELETE_UNUSED = """
 delete from agent_versions where (tenant_id, agent_id, version) in (
     select tenant_id, agent_id, version from agent_versions as old where at < ?1
     and (inline = 1 or exists (
@@ -68,7 +68,7 @@ delete from agent_versions where (tenant_id, agent_id, version) in (
     ) limit ?2
 )
 """
-_SAME = """
+_FIND_SAME = """
 update agent_versions set at = ? where tenant_id = ? and agent_id = ? and inline = 1 and document = ? returning version
 """
 _COUNT_VERSIONS = "select count(*) from agent_versions where tenant_id = ?"
@@ -170,7 +170,7 @@ class Catalogue:
         """True if there is or was such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
-        return await self._db.look_up(_EVER, (tenant, agent)) is not None
+        return await self._db.look_up(_EXISTED, (tenant, agent)) is not None
 
     async def list(self, tenant: int, limit: int = MAX_LISTED_AGENTS) -> list[CatalogueEntry]:
         """`index`, then the latest changed first."""
@@ -244,7 +244,7 @@ class Catalogue:
 
         async def store(db: Transaction) -> CatalogueEntry:
             known = await db.one(
-                _SAME, (now := int(time.time()), tenant, constitution.id, _encode(constitution))
+                _FIND_SAME, (now := int(time.time()), tenant, constitution.id, _encode(constitution))
             )
             if known is not None:
                 return CatalogueEntry(
@@ -254,7 +254,7 @@ class Catalogue:
                     created_at=now,
                     updated_at=now,
                 )
-            return await self._keep(db, tenant, constitution, inline=True)
+            return await self._store_version(db, tenant, constitution, inline=True)
 
         return await self._run(store, tenant)
 
@@ -272,7 +272,7 @@ class Catalogue:
         most = (await policy_of(self._db, db, tenant)).max_agents
         await check_room(db, most, _COUNT, (tenant,), "agents")
 
-    async def _keep(
+    async def _store_version(
         self, db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
     ) -> CatalogueEntry:
         """Store a version, and delete old ones that no request uses."""
@@ -283,20 +283,20 @@ class Catalogue:
             await check_room(db, most * VERSIONS_FACTOR, _COUNT_VERSIONS, (tenant,), what)
         version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
         now = int(time.time())
-        await db.change(_KEEP, (tenant, constitution.id, version, inline, _encode(constitution), now))
+        await db.change(_ADD_VERSION, (tenant, constitution.id, version, inline, _encode(constitution), now))
         return CatalogueEntry(
             id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
         )
 
     async def _put(self, db: Transaction, tenant: int, constitution: Constitution) -> CatalogueEntry:
-        stored = await self._keep(db, tenant, constitution)
+        stored = await self._store_version(db, tenant, constitution)
         await db.change(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
         return _entry(await db.one(_ONE, (tenant, stored.id)))
 
     async def delete_unused(self, before: int, limit: int) -> int:
         """Delete versions that no stored request uses: inline ones from before a time, and those replaced before it. Returns
         how many."""
-        return await self._db.change(_FORGET, (before, limit))
+        return await self._db.change(_DELETE_UNUSED, (before, limit))
 
     def _read(self, document: Any, id: str = "") -> Constitution:
         if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:

@@ -43,13 +43,13 @@ _TENANT = "select tenant_id from conversations where id = ?"
 _SIZE = "select count(*), coalesce(sum(length(content)), 0) from messages where conversation_id = ?"
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
-_SAY = """
+_ADD_MESSAGE = """
 insert into messages
 (conversation_id, role, content, input_tokens, output_tokens, created_at, request_id) values (?, ?, ?, ?, ?, ?, ?)
 on conflict do nothing
 """
 _SETTLE = "update messages set settled = 1 where request_id = ? and role = 'user'"
-_UNSAY = "delete from messages where request_id = ? and role = 'user'"
+_REMOVE_QUESTION = "delete from messages where request_id = ? and role = 'user'"
 _OPEN = """
 select request_id from messages indexed by messages_unanswered
 where conversation_id = ? and role = 'user' and settled = 0 order by id
@@ -76,7 +76,7 @@ select id, role, content from (
 ) as counted where characters <= ? or place = 1 order by id
 """
 _SUMMARY = "select summary from conversations where id = ?"
-_SUM_UP = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
+_STORE_SUMMARY = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class Conversations:
 
         async def say(db: Transaction) -> None:
             await self._check_messages(db, conversation, text)
-            await db.change(_SAY, (conversation, "user", text, 0, 0, now, request))
+            await db.change(_ADD_MESSAGE, (conversation, "user", text, 0, 0, now, request))
             await db.change(_TOUCH, (now, conversation))
 
         try:
@@ -186,7 +186,7 @@ class Conversations:
 
     async def remove_question(self, request: str) -> None:
         """Remove the message of a refused request."""
-        await self._db.change(_UNSAY, (request,))
+        await self._db.change(_REMOVE_QUESTION, (request,))
 
     async def add_answer(
         self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
@@ -196,7 +196,7 @@ class Conversations:
 
         async def say(db: Transaction) -> None:
             if text is not None:
-                await db.change(_SAY, (conversation, "assistant", text, read, written, now, request))
+                await db.change(_ADD_MESSAGE, (conversation, "assistant", text, read, written, now, request))
                 await db.change(_TOUCH, (now, conversation))
             await db.change(_SETTLE, (request,))
 
@@ -234,7 +234,7 @@ class Conversations:
 
     async def store_summary(self, conversation: int, summary: str, last: int) -> None:
         """Store a summary of all messages up to `last`."""
-        await self._db.change(_SUM_UP, (summary, last, conversation, last))
+        await self._db.change(_STORE_SUMMARY, (summary, last, conversation, last))
 
 
 def _conversation(row: Row) -> Conversation:

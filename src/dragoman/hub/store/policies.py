@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.tokens import write_audit
 from dragoman.hub.tenants.policy import Policy, QuotaExceeded, override_policy
 
 _OVERRIDE = "select document from policies where tenant_id = ?"
@@ -35,7 +36,6 @@ _STORED = {
     "schedules": "select count(*) from schedules where tenant_id = ?",
     "requests": "select count(*) from requests where tenant_id = ?",
 }
-_AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
 
 
 class Policies:
@@ -78,7 +78,7 @@ class Policies:
             else:
                 await db.change(_DELETE, (tenant,))
             what = msgspec.json.encode(dict(changes)).decode()
-            await db.change(_AUDIT, (int(time.time()), actor, "tenant.policy", tenant, what))
+            await write_audit(db, actor, "tenant.policy", tenant, what)
             return policy
 
         return await self._db.run(change, tenant=tenant)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.hub.store.database import Database, Row, Transaction
 
-_NOTE = """
+_ADD = """
 insert into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
 values (?, ?, ?, ?, ?, ?, ?) on conflict do nothing
 """
@@ -26,9 +26,9 @@ select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
 _OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
 _WITH_VERSION = f"select {_FIELDS} from requests where tenant_id = ? and version > 0 order by n limit ?"
 _RELEASE = "update requests set version = 0 where tenant_id = ? and request_id = ? and agent_id = ?"
-_FORGET = "delete from requests where tenant_id = ?1 and request_id = ?2 and agent_id = ?3"
-_FORGET_KEY = "delete from idempotency_keys where tenant_id = ?1 and request_id = ?2"
-_FORGO = """
+_DELETE = "delete from requests where tenant_id = ?1 and request_id = ?2 and agent_id = ?3"
+_DELETE_KEY = "delete from idempotency_keys where tenant_id = ?1 and request_id = ?2"
+_SETTLE_MESSAGES = """
 update messages set settled = 1 where role = 'user' and request_id = ?2
 and conversation_id in (select id from conversations where tenant_id = ?1)
 """
@@ -61,7 +61,7 @@ class Requests:
     ) -> None:
         """Store a request, once. `version` is that of the agent."""
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
-        await self._db.change(_NOTE, values)
+        await self._db.change(_ADD, values)
 
     async def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, of `agent` or of the first agent with that id."""
@@ -99,9 +99,9 @@ class Requests:
         ids = [(tenant, request) for tenant, request, _ in gone]
 
         async def forget(db: Transaction) -> None:
-            await db.change_many(_FORGET, gone)
-            await db.change_many(_FORGET_KEY, ids)
-            await db.change_many(_FORGO, ids)
+            await db.change_many(_DELETE, gone)
+            await db.change_many(_DELETE_KEY, ids)
+            await db.change_many(_SETTLE_MESSAGES, ids)
 
         await self._db.run(forget)
 

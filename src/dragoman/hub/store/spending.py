@@ -22,6 +22,7 @@ from msgspec import Struct
 from dragoman.errors import Unavailable
 from dragoman.hub.store.database import Database, Transaction
 from dragoman.hub.store.policies import policy_of
+from dragoman.hub.store.tokens import write_audit
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
 
@@ -37,12 +38,10 @@ _SPENT = "select tokens, cost from spending where tenant_id = ? and day = ?"
 _ALERT = """
 insert into budget_alerts (tenant_id, day, budget, percent, at) values (?, ?, ?, ?, ?) on conflict do nothing
 """
-_AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, 'hub', 'budget.alert', ?, ?)"
 _NOTIFY = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
-_FORGET = ("delete from spending where day < ?", "delete from budget_alerts where day < ?")
 
 
-class Spent(Struct, frozen=True):
+class UsedToday(Struct, frozen=True):
     """What a tenant has used today."""
 
     tokens: int = 0
@@ -69,9 +68,9 @@ class Spending:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def today(self, tenant: int) -> Spent:
+    async def today(self, tenant: int) -> UsedToday:
         row = await self._db.look_up(_SPENT, (tenant, _today()))
-        return Spent() if row is None else Spent(row["tokens"], round(row["cost"], 9))
+        return UsedToday() if row is None else UsedToday(row["tokens"], round(row["cost"], 9))
 
     async def add(self, tenant: int, tokens: int, cost: float) -> list[BudgetAlert]:
         """Count tokens and money. Returns the alerts that were raised now."""
@@ -95,22 +94,12 @@ class Spending:
                             tenant_id=tenant, day=day, budget=budget, percent=percent, used=used, limit=limit
                         )
                         raised.append(alert)
-                        await db.change(_AUDIT, (now, tenant, alert.text))
+                        await write_audit(db, "hub", "budget.alert", tenant, alert.text)
                         payload = {"kind": "budget.alert", **msgspec.structs.asdict(alert)}
                         await db.change(_NOTIFY, (tenant, msgspec.json.encode(payload).decode(), now))
             return raised
 
         return await self._db.run(add, tenant=tenant)
-
-    async def forget(self, days: int) -> None:
-        """Delete the sums of long ago."""
-        before = (datetime.now(UTC).date() - timedelta(days=days)).isoformat()
-
-        async def forget(db: Transaction) -> None:
-            for statement in _FORGET:
-                await db.change(statement, (before,))
-
-        await self._db.run(forget)
 
 
 def _today() -> str:
@@ -143,7 +132,7 @@ where day > ?1 and (?2 = 0 or tenant_id = ?2) order by day desc, tenant_id, agen
 """
 
 
-class DayUsage(Struct, frozen=True, kw_only=True):
+class DailyUsage(Struct, frozen=True, kw_only=True):
     """What one model was used for by one agent of a tenant on one day."""
 
     tenant_id: int
@@ -190,12 +179,12 @@ class Usages:
         if self._writing is not None:
             await self._writing
 
-    async def since(self, days: int, tenant: int = 0) -> Sequence[DayUsage]:
+    async def since(self, days: int, tenant: int = 0) -> Sequence[DailyUsage]:
         """Of the last `days`, today included, newest first; of one tenant, or of all."""
         await self.flush()
         before = (datetime.now(UTC).date() - timedelta(days=days)).isoformat()
         return [
-            DayUsage(
+            DailyUsage(
                 tenant_id=row["tenant_id"],
                 day=row["day"],
                 agent=row["agent_id"],

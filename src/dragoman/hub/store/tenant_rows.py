@@ -2,8 +2,8 @@
 
 An export reads page by page. No secret is in it: no hash of a token, no content of a file.
 
-A deletion begins with one transaction: the tenant has no token and no name any more, and counts as disabled for ever. What it
-had is deleted in pieces, and its row last. Until then `deleted_tenants` says that the deletion has to go on.
+A deletion begins with one transaction that removes the name and the tokens of the tenant and disables it. Its rows are deleted in
+pieces, and its own row last. Until then `deleted_tenants` says that the deletion is not finished.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.hub.store.database import Database, Transaction
 from dragoman.hub.store.tenants import DELETED, Tenant
-from dragoman.hub.store.tokens import next_number, note
+from dragoman.hub.store.tokens import next_generation, write_audit
 
 PAGE_ROWS = 200
 
@@ -46,7 +46,7 @@ _OTHERS = {
 """Tables with other keys."""
 EXPORTED = (*_BY_ID, *_OTHERS)
 NOT_EXPORTED = ("idempotency_keys", "notifications", "workspace_leases")
-"""Tables of tenants with what lasts for hours only."""
+"""Tables of tenants whose rows last for hours only."""
 _OMITTED = frozenset({"tenant_id", "hash", "content_blob", "blob", "words"})
 """Columns that are left out. `content` of artifacts is, too: the files themselves are in the archive."""
 _PICTURES = (
@@ -125,7 +125,7 @@ _KEYED = ("done", "pictures")
 """Tables whose keys begin with the number of a tenant and a slash."""
 
 _MARK = "insert into deleted_tenants (id, name, at, actor) values (?, ?, ?, ?) on conflict do nothing"
-_SHUT_OUT = "update tenants set disabled = 1, name = ? where id = ?"
+_DISABLE = "update tenants set disabled = 1, name = ? where id = ?"
 _DROP_TOKENS = "delete from tokens where tenant_id = ?"
 _PENDING = "select id, name, at, done_at from deleted_tenants where done_at = 0 order by id"
 _LATEST = "select id, name, at, done_at from deleted_tenants where done_at > ? or done_at = 0 order by id desc limit ?"
@@ -147,14 +147,14 @@ class Deletions:
         self._db = database
 
     async def begin(self, tenant: Tenant, *, actor: str) -> None:
-        """From now on nobody can use the tenant, and its name is free."""
+        """Disable the tenant for ever, and free its name."""
 
         async def begin(db: Transaction) -> None:
-            await next_number(db, tenant.id)  # every hub notices; raises `NotFound`
+            await next_generation(db, tenant.id)  # every hub notices; raises `NotFound`
             await db.change(_MARK, (tenant.id, tenant.name, int(time.time()), actor))
-            await db.change(_SHUT_OUT, (f"{DELETED}{tenant.id}", tenant.id))
+            await db.change(_DISABLE, (f"{DELETED}{tenant.id}", tenant.id))
             await db.change(_DROP_TOKENS, (tenant.id,))
-            await note(db, actor, "tenant.delete", tenant.id, tenant.name)
+            await write_audit(db, actor, "tenant.delete", tenant.id, tenant.name)
 
         await self._db.run(begin, tenant=tenant.id)
 
@@ -186,6 +186,6 @@ class Deletions:
         async def finish(db: Transaction) -> None:
             await db.change(_DROP_TENANT, (tenant.id,))
             if await db.change(_DONE, (int(time.time()), tenant.id)):
-                await note(db, "hub", "tenant.deleted", tenant.id, tenant.name)
+                await write_audit(db, "hub", "tenant.deleted", tenant.id, tenant.name)
 
         await self._db.run(finish, tenant=tenant.id)

@@ -15,7 +15,7 @@ from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction
 from dragoman.hub.store.tokens import (
     ADMIN_PREFIX,
-    FIRST_NAME,
+    DEFAULT_TOKEN_NAME,
     MANAGE,
     MAX_OVERLAP_SECONDS,
     SCOPES,
@@ -23,14 +23,14 @@ from dragoman.hub.store.tokens import (
     Token,
     Tokens,
     add_token,
-    checked_name,
     digest,
     new_token,
-    next_number,
-    note,
+    next_generation,
     read_token,
-    renumber_tokens,
+    renew_generations,
     replace_token,
+    validate_name,
+    write_audit,
 )
 from dragoman.model.ops import Principal
 
@@ -45,8 +45,8 @@ _ALL = f"select {_FIELDS} from tenants order by id"
 _BY_ID = f"select {_FIELDS} from tenants where id = ?"
 _BY_NAME = f"select {_FIELDS} from tenants where name = ?"
 _TOKEN_BY_HASH = "select * from tokens where hash = ? and revoked_at = 0"
-_TOKEN_BY_NUMBER = "select * from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
-_NUMBERS = "select generation from tokens where tenant_id = ? and revoked_at = 0"
+_TOKEN_BY_GENERATION = "select * from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
+_GENERATIONS = "select generation from tokens where tenant_id = ? and revoked_at = 0"
 _ADD = "insert into tenants (name, created_at) values (?, ?) returning id"
 _RENAME = f"update tenants set name = ? where id = ? and name not like '{DELETED}%'"
 _TOUCHED = "update tenants set last_used_at = ? where id = ?"
@@ -72,7 +72,7 @@ update admin_tokens set expires_at = ?1 where hash <> ?2 and revoked_at = 0 and 
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
-    """A tenant, and the token that somebody who acts for it showed."""
+    """A tenant, and the token of the request, if there is one."""
 
     id: int
     name: str
@@ -83,7 +83,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
     created_at: int
     last_used_at: int
     token: Token | None = None
-    """None: the hub or its operator acts for the tenant, and may do everything."""
+    """None: the hub itself or its operator acts for the tenant, and may do everything."""
 
     @property
     def key(self) -> str:
@@ -97,12 +97,12 @@ class Tenant(Struct, frozen=True, kw_only=True):
 
     @property
     def actor(self) -> str:
-        """Who acts, for the audit: the tenant's number, and the name of the token or of the user."""
+        """The actor in the audit: the number of the tenant, and the name of the token or of the user."""
         return self.key if self.token is None else f"{self.key}/{self.token.name}"
 
     @property
     def principal(self) -> Principal:
-        """The caller of a request. Whoever acts for a tenant works with the tenant's tasks."""
+        """The caller of a request. All tokens of a tenant share its tasks."""
         scope, more = (
             (MANAGE, frozenset[str]()) if self.token is None else (self.token.scope, self.token.scopes)
         )
@@ -157,7 +157,7 @@ class Tenants:
     async def by_user(
         self, named: str, user: str, scope: str, *, expires_at: int, scopes: frozenset[str] = frozenset()
     ) -> Tenant | None:
-        """The tenant of a user; None if there is no such tenant, or if it or the user is shut out."""
+        """The tenant of a user; None if there is no such tenant, if it is disabled, or if the user is blocked."""
         try:
             tenant = await self.find(named)
         except NotFound:
@@ -179,22 +179,22 @@ class Tenants:
         row = await self._db.look_up(_BY_ID, (id,))
         return None if row is None else _tenant(row)
 
-    async def acting(self, id: int, generation: int | None, *, expired: bool = True) -> Tenant | None:
-        """The tenant for work that began with a token; None if that is revoked, or if the tenant is disabled or gone.
+    async def find_active(self, id: int, generation: int | None, *, expired: bool = True) -> Tenant | None:
+        """The tenant with the token that started some work; None if the token is revoked, or if the tenant is disabled or gone.
 
-        None as the generation: the hub or its operator began the work. A token that has `expired` will do, unless that is False.
+        `generation` is that of the token; None: the hub or its operator started the work. `expired`: accept an expired token.
         """
         tenant = await self.current(id)
         if tenant is None or tenant.disabled or generation is None:
             return None if tenant is None or tenant.disabled else tenant
-        row = await self._db.look_up(_TOKEN_BY_NUMBER, (id, generation))
+        row = await self._db.look_up(_TOKEN_BY_GENERATION, (id, generation))
         if row is None or (not expired and read_token(row).expired(time.time())):
             return None
         return replace(tenant, token=read_token(row))
 
     async def generations(self, id: int) -> frozenset[int]:
-        """The numbers of all tokens whose work may go on."""
-        return frozenset(row["generation"] for row in await self._db.all(_NUMBERS, (id,)))
+        """The generations of all tokens that are not revoked."""
+        return frozenset(row["generation"] for row in await self._db.all(_GENERATIONS, (id,)))
 
     async def _with_token(self, id: int, token: Token) -> Tenant | None:
         tenant = None if token.expired(time.time()) else await self.current(id)
@@ -204,13 +204,13 @@ class Tenants:
 
     async def add(self, name: str, *, actor: str = "admin") -> tuple[Tenant, str]:
         """A new tenant and its first token, which has the scope admin. Raises `InvalidParams` and `Conflict`."""
-        name, secret = _checked_name(name), new_token(TENANT_PREFIX)
+        name, secret = _validate_name(name), new_token(TENANT_PREFIX)
 
         async def add(db: Transaction) -> Tenant:
-            await _must_be_free(db, name)
+            await _check_name_is_free(db, name)
             row = await db.one(_ADD, (name, _now()))
-            token = await add_token(db, row["id"], FIRST_NAME, MANAGE, secret, actor=actor)
-            await note(db, actor, "tenant.create", row["id"], name)
+            token = await add_token(db, row["id"], DEFAULT_TOKEN_NAME, MANAGE, secret, actor=actor)
+            await write_audit(db, actor, "tenant.create", row["id"], name)
             return replace(_tenant(await db.one(_BY_ID, (row["id"],))), token=token)
 
         return await self._db.run(add), secret
@@ -231,20 +231,20 @@ class Tenants:
 
     async def check_new_name(self, tenant: Tenant, name: str) -> None:
         """Raises `InvalidParams` and `Conflict`."""
-        name = _checked_name(name)
+        name = _validate_name(name)
         if name != tenant.name:
-            await self._db.read(lambda db: _must_be_free(db, name))
+            await self._db.read(lambda db: _check_name_is_free(db, name))
 
     async def rename(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
         """Raises `InvalidParams` and `Conflict`."""
-        name = _checked_name(name)
+        name = _validate_name(name)
 
         async def rename(db: Transaction) -> Tenant:
             if name != tenant.name:
-                await _must_be_free(db, name)
+                await _check_name_is_free(db, name)
                 await db.change(_RENAME, (name, tenant.id))
-                await note(db, actor, "tenant.rename", tenant.id, f"{tenant.name} is now {name}")
-            return await _now_is(db, tenant)
+                await write_audit(db, actor, "tenant.rename", tenant.id, f"{tenant.name} is now {name}")
+            return await _reload(db, tenant)
 
         return await self._db.run(rename, tenant=tenant.id)
 
@@ -252,10 +252,12 @@ class Tenants:
         async def change(db: Transaction) -> Tenant:
             await db.change(_DISABLE, (int(disabled), tenant.id))
             if disabled:  # running tasks stop; schedules wait until the tenant is enabled
-                await next_number(db, tenant.id)
-                await renumber_tokens(db, tenant.id)
-            await note(db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name)
-            return await _now_is(db, tenant)
+                await next_generation(db, tenant.id)
+                await renew_generations(db, tenant.id)
+            await write_audit(
+                db, actor, "tenant.disable" if disabled else "tenant.enable", tenant.id, tenant.name
+            )
+            return await _reload(db, tenant)
 
         return await self._db.run(change, tenant=tenant.id)
 
@@ -267,14 +269,14 @@ class Tenants:
         secret = new_token(TENANT_PREFIX)
 
         async def change(db: Transaction) -> Tenant:
-            made = await add_token(db, tenant.id, FIRST_NAME, MANAGE, secret, actor=actor)
+            made = await add_token(db, tenant.id, DEFAULT_TOKEN_NAME, MANAGE, secret, actor=actor)
             for row in await db.all(_VALID_TOKENS, (tenant.id,)):
                 if row["id"] != made.id:
                     await replace_token(db, tenant.id, read_token(row), made, overlap)
             if overlap <= 0:
                 await db.change(_PAUSE_SCHEDULES, (tenant.id,))
-            await note(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
-            return replace(await _now_is(db, tenant), token=made)
+            await write_audit(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
+            return replace(await _reload(db, tenant), token=made)
 
         return await self._db.run(change, tenant=tenant.id), secret
 
@@ -285,8 +287,10 @@ class Tenants:
 
         async def change(db: Transaction) -> Tenant:
             await db.change(_LIMIT, (max_running, per_minute, tenant.id))
-            await note(db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute")
-            return await _now_is(db, tenant)
+            await write_audit(
+                db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute"
+            )
+            return await _reload(db, tenant)
 
         return await self._db.run(change, tenant=tenant.id)
 
@@ -329,7 +333,7 @@ class Tenants:
 
         async def change(db: Transaction) -> None:
             await _put_admin(db, digest(token), alone=True, overlap=overlap)
-            await note(db, actor, "admin.rotate_token", 0, f"{overlap} s overlap" if overlap else "")
+            await write_audit(db, actor, "admin.rotate_token", 0, f"{overlap} s overlap" if overlap else "")
 
         await self._db.run(change)
 
@@ -357,20 +361,20 @@ async def _put_admin(db: Transaction, hashed: str, *, alone: bool, overlap: int 
         await db.change(_REVOKE_ADMINS, (now, hashed))
 
 
-async def _must_be_free(db: Transaction, name: str) -> None:
+async def _check_name_is_free(db: Transaction, name: str) -> None:
     if (row := await db.one(_BY_NAME, (name,))) is not None:
         raise Conflict(f"there is a tenant {name!r} already", existing=_tenant(row).public)
 
 
-async def _now_is(db: Transaction, tenant: Tenant) -> Tenant:
+async def _reload(db: Transaction, tenant: Tenant) -> Tenant:
     row = await db.one(_BY_ID, (tenant.id,))
     if row is None:
         raise NotFound(f"there is no tenant {tenant.name!r}")
     return _tenant(row)
 
 
-def _checked_name(name: str) -> str:
-    name = checked_name(name, "tenant")
+def _validate_name(name: str) -> str:
+    name = validate_name(name, "tenant")
     if name.isdigit():
         why = "is no number: it would be taken for that of another tenant"
         raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))

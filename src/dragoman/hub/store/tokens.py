@@ -1,8 +1,8 @@
-"""The tokens of tenants: names, scopes, expiry, rotation. Users that an issuer knows are here, too.
+"""The tokens of tenants: names, scopes, expiry, rotation. Users of an OpenID Connect issuer are in the same table.
 
-A token is shown once, when it is created; the hub stores its SHA-256. Each has a number of its own, its `generation`, which work
-that it begins carries along. When it is revoked, that work stops (`TenantWatch` cancels it, and `programs.py` checks before each
-model call), and schedules that it made are paused. When it expires, nothing new begins, and what runs may finish.
+A token is shown once, when it is created; the hub stores its SHA-256. Each token has a number, its `generation`. A task stores the
+generation of the token that started it. When the token is revoked, its tasks stop (`TenantWatch` cancels them, and `programs.py`
+checks before each model call), and its schedules are paused. When it expires, it starts nothing new, and its tasks may finish.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction
 
 TENANT_PREFIX, ADMIN_PREFIX = "atr_", "adm_"
-"""How tokens of tenants and of administrators begin."""
+"""The prefixes of tokens of tenants and of administrators."""
 READ, RUN, MANAGE = "read", "run", "admin"
 SCOPES = (READ, RUN, MANAGE)
-"""What a token may do: see everything of its tenant; also use its agents; also change agents, tokens and the tenant itself."""
+"""What a token may do: read everything of its tenant; also use its agents; also change agents, tokens and the tenant itself."""
 TOKEN, USER = "token", "user"
-FIRST_NAME = "default"
-"""The name of the token that a new tenant has."""
+DEFAULT_TOKEN_NAME = "default"
+"""The name of the first token of a tenant."""
 MAX_TOKENS = 200
 """Valid tokens per tenant."""
 MAX_OVERLAP_SECONDS = 90 * 86_400
@@ -50,7 +50,7 @@ _OTHER_MANAGER = """
 select id from tokens where tenant_id = ?1 and id <> ?2 and kind = 'token' and scope = 'admin' and revoked_at = 0
 and (expires_at is null or expires_at > ?3) and replaced = 0
 """
-_NEXT_NUMBER = "update tenants set generation = generation + 1 where id = ? returning generation"
+_NEXT_GENERATION = "update tenants set generation = generation + 1 where id = ? returning generation"
 _ADD = f"""
 insert into tokens (tenant_id, kind, name, hash, scope, generation, expires_at, created_at, created_by)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_FIELDS}
@@ -60,7 +60,7 @@ _ALLOW = "update tokens set revoked_at = 0 where tenant_id = ? and id = ? and ki
 _EXPIRE = """
 update tokens set replaced = 1, expires_at = case when expires_at < ?1 then expires_at else ?1 end where tenant_id = ?2 and id = ?3
 """
-_RENUMBER = "update tokens set generation = ? where tenant_id = ? and generation = ?"
+_SET_GENERATION = "update tokens set generation = ? where tenant_id = ? and generation = ?"
 _MOVE_SCHEDULES = "update schedules set generation = ? where tenant_id = ? and generation = ?"
 _PAUSE_SCHEDULES = """
 update schedules set status = 'paused' where tenant_id = ? and generation = ? and status = 'active'
@@ -82,7 +82,7 @@ class Token(Struct, frozen=True, kw_only=True):
     generation: int
     expires_at: int | None
     replaced: int
-    """Another token took its place, and it is valid until it expires."""
+    """1: another token replaces it, and it is valid until it expires."""
     revoked_at: int
     created_at: int
     created_by: str
@@ -137,7 +137,7 @@ class Tokens:
         actor: str,
     ) -> tuple[Token, str]:
         """A new token and its secret. Raises `InvalidParams` and `Conflict`."""
-        name, secret, now = checked_name(name), new_token(TENANT_PREFIX), _now()
+        name, secret, now = validate_name(name), new_token(TENANT_PREFIX), _now()
         if scope not in SCOPES:
             why = f"is one of {', '.join(SCOPES)}"
             raise InvalidParams(f"the scope of a token {why}", fields=(("scope", why),))
@@ -150,13 +150,13 @@ class Tokens:
             if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
                 raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
             made = await add_token(db, tenant, name, scope, secret, expires_at=expires_at, actor=actor)
-            await note(db, actor, "token.create", tenant, f"{name} ({scope})")
+            await write_audit(db, actor, "token.create", tenant, f"{name} ({scope})")
             return made
 
         return await self._db.run(create, tenant=tenant), secret
 
     async def revoke(self, tenant: int, id: int, *, actor: str, keep_one: bool = False) -> Token:
-        """End a token, or shut a user out, at once. `keep_one`: not the last one with the scope admin.
+        """Revoke a token, or block a user, at once. `keep_one`: refuse for the last token with the scope admin.
 
         Raises `NotFound` and `Conflict`.
         """
@@ -169,21 +169,21 @@ class Tokens:
                     "this is the last token with the scope admin: create another one first, or ask the operator"
                 )
             await revoke_token(db, tenant, token)
-            await note(db, actor, "token.revoke", tenant, token.name)
+            await write_audit(db, actor, "token.revoke", tenant, token.name)
             return await _must_find(db, tenant, id)
 
         return await self._db.run(revoke, tenant=tenant)
 
     async def allow(self, tenant: int, id: int, *, actor: str) -> Token:
-        """Let a user in again who was shut out. Raises `NotFound`, and `Conflict` for a token."""
+        """Unblock a user. Raises `NotFound`, and `Conflict` for a token."""
 
         async def allow(db: Transaction) -> Token:
             token = await _must_find(db, tenant, id)
             if token.kind != USER:
                 raise Conflict("a token that is revoked stays so: create another one")
-            await _renumber(db, tenant, token)  # what it began before stays stopped
+            await _renew_generation(db, tenant, token)  # what it began before stays stopped
             await db.change(_ALLOW, (tenant, id))
-            await note(db, actor, "token.allow", tenant, token.name)
+            await write_audit(db, actor, "token.allow", tenant, token.name)
             return await _must_find(db, tenant, id)
 
         return await self._db.run(allow, tenant=tenant)
@@ -208,23 +208,23 @@ class Tokens:
                 db, tenant, old.name, old.scope, secret, expires_at=expires_at, actor=actor
             )
             await replace_token(db, tenant, old, made, overlap)
-            await note(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
+            await write_audit(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
             return made
 
         return await self._db.run(rotate, tenant=tenant), secret
 
     async def user(self, tenant: int, name: str, scope: str) -> Token | None:
-        """A user that an issuer knows; None if the user is shut out. The first time, the user is stored."""
+        """A user of the issuer; None if the user is blocked. A user that is not known yet is stored."""
         row = await self._db.look_up(_USER, (tenant, name))
         if row is None or row["scope"] != scope:
 
             async def store(db: Transaction) -> Row:
                 row = await db.one(_USER, (tenant, name))
                 if row is None:
-                    number = await next_number(db, tenant)
+                    number = await next_generation(db, tenant)
                     values = (tenant, USER, name, None, scope, number, None, _now(), "oidc")
                     row = await db.one(_ADD, values)
-                    await note(db, name, "user.first_seen", tenant, scope)
+                    await write_audit(db, name, "user.first_seen", tenant, scope)
                 elif row["scope"] != scope:
                     await db.change(_USER_SCOPE, (scope, row["id"]))
                 return await db.one(_USER, (tenant, name))
@@ -247,16 +247,16 @@ async def add_token(
     actor: str,
     expires_at: int | None = None,
 ) -> Token:
-    number = await next_number(db, tenant)
+    number = await next_generation(db, tenant)
     values = (tenant, TOKEN, name, digest(secret), scope, number, expires_at, _now(), actor)
     return read_token(await db.one(_ADD, values))
 
 
 async def revoke_token(db: Transaction, tenant: int, token: Token) -> None:
-    """Schedules are paused: somebody who stole the token may have made them."""
+    """Revoke a token and pause its schedules: somebody who stole the token may have made them."""
     await db.change(_REVOKE, (_now(), tenant, token.id))
     await db.change(_PAUSE_SCHEDULES, (tenant, token.generation))
-    await next_number(db, tenant)  # every hub notices
+    await next_generation(db, tenant)  # every hub notices
 
 
 async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, overlap: int) -> None:
@@ -268,27 +268,27 @@ async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, ov
     await db.change(_MOVE_SCHEDULES, (new.generation, tenant, old.generation))
 
 
-async def renumber_tokens(db: Transaction, tenant: int) -> None:
-    """Give all tokens new numbers: what they began stops, and their schedules stay theirs."""
+async def renew_generations(db: Transaction, tenant: int) -> None:
+    """Give all tokens new generations: their tasks stop, and they keep their schedules."""
     for row in await db.all(_LIST, (tenant,)):
-        await _renumber(db, tenant, read_token(row))
+        await _renew_generation(db, tenant, read_token(row))
 
 
-async def _renumber(db: Transaction, tenant: int, token: Token) -> None:
-    number = await next_number(db, tenant)
-    await db.change(_RENUMBER, (number, tenant, token.generation))
+async def _renew_generation(db: Transaction, tenant: int, token: Token) -> None:
+    number = await next_generation(db, tenant)
+    await db.change(_SET_GENERATION, (number, tenant, token.generation))
     await db.change(_MOVE_SCHEDULES, (number, tenant, token.generation))
 
 
-async def next_number(db: Transaction, tenant: int) -> int:
-    row = await db.one(_NEXT_NUMBER, (tenant,))
+async def next_generation(db: Transaction, tenant: int) -> int:
+    row = await db.one(_NEXT_GENERATION, (tenant,))
     if row is None:
         raise NotFound("there is no such tenant")
     return int(row["generation"])
 
 
-async def note(db: Transaction, actor: str, action: str, tenant: int, detail: str) -> None:
-    """Write what an administrator did."""
+async def write_audit(db: Transaction, actor: str, action: str, tenant: int, detail: str) -> None:
+    """Add an entry to the audit."""
     await db.change(_AUDIT, (_now(), actor, action, tenant, detail))
 
 
@@ -304,7 +304,7 @@ def read_token(row: Row) -> Token:
     return Token(**{name: row[name] for name in names})
 
 
-def checked_name(name: str, what: str = "token") -> str:
+def validate_name(name: str, what: str = "token") -> str:
     """Raises `InvalidParams`."""
     name = name.strip()
     if not NAME.fullmatch(name):

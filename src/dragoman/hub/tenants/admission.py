@@ -129,7 +129,7 @@ class Quotas:
         self, tenant: Tenant, agent: str, task: str, *, conversation: int = 0, via: str = ""
     ) -> None:
         """Reserve a slot for a task. Raises `RateLimited`."""
-        most, slot = self._most(tenant), ""
+        most, slot = self._max_running(tenant), ""
         if most and self._shared is not None:
             slot = self._shared.key("hub slots", tenant.key)
             for each in self.of(tenant.key).values():
@@ -163,7 +163,7 @@ class Quotas:
         known = self._running.setdefault(tenant.key, {})
         if (entry := known.get((agent, task))) is None:
             entry = known[agent, task] = RunningTask(asked, tenant.generation)
-            most = self._most(tenant)
+            most = self._max_running(tenant)
             if most and self._shared is not None:  # a node died, and the task goes on here
                 self._count(entry, self._shared.key("hub slots", tenant.key), most)
         entry.begun, entry.generation = True, tenant.generation
@@ -185,7 +185,7 @@ class Quotas:
             entry.slot = slot
             self._shared.enter_anyway(slot, most)
 
-    def _most(self, tenant: Tenant) -> int:
+    def _max_running(self, tenant: Tenant) -> int:
         return self.max_running if tenant.max_running is None else tenant.max_running
 
     def _drop(self, tenant: str, key: Key) -> None:
@@ -321,7 +321,7 @@ class Admission:
         `inline`: the agent comes with the request, and is not in the catalogue.
         """
         number = int(call.scope.tenant) if call.scope.tenant.isdigit() else 0
-        tenant, agent = await self._tenants.acting(number, call.principal.generation), call.scope.agent
+        tenant, agent = await self._tenants.find_active(number, call.principal.generation), call.scope.agent
         if tenant is None:
             raise Unauthenticated("missing or invalid bearer token")
         found = await self._catalogue.find(tenant.id, agent)
@@ -330,16 +330,16 @@ class Admission:
             _check_text(message, answers=bool(message.task_id) and not call.names_tasks)
         if found is None and not inline:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
-        metadata = {VIA: via, **(request.metadata if native else _foreign(request.metadata))}
+        metadata = {VIA: via, **(request.metadata if native else _without_hub_metadata(request.metadata))}
         if not inline and isinstance(found, CatalogueEntry):
             metadata[AGENT_VERSION] = found.version
-        key = call.idempotency_key or ("" if native else _key(message))
-        message = replace(message, metadata=_foreign(message.metadata))
+        key = call.idempotency_key or ("" if native else _content_key(message))
+        message = replace(message, metadata=_without_hub_metadata(message.metadata))
         try:
             await self._quotas.take_token(tenant)
             await self._check_budget(tenant)
             if not message.task_id or call.names_tasks:
-                message = _named(message)
+                message = _with_ids(message)
                 call = replace(call, names_tasks=True)
             if (agent, message.task_id) not in self._quotas.of(tenant.key):
                 await self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
@@ -399,7 +399,7 @@ class Admission:
                     await changed.wait()
 
     async def _check_reader(self, principal: Principal) -> None:
-        if (await self._tenants.acting(int(principal.tenant), principal.generation, expired=False)) is None:
+        if (await self._tenants.find_active(int(principal.tenant), principal.generation, expired=False)) is None:
             raise Unauthenticated("the token is not valid any more")
 
 
@@ -419,7 +419,7 @@ def _too_many(seconds: float, reason: str = "rate_limit") -> RateLimited:
     return RateLimited("too many requests; try again later", metadata={"reason": reason}, retry_after=seconds)
 
 
-def _named(message: Message) -> Message:
+def _with_ids(message: Message) -> Message:
     """Add missing ids: 16 hexadecimal digits."""
     return replace(
         message,
@@ -438,12 +438,12 @@ def _check_text(message: Message, *, answers: bool = False) -> None:
         raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
 
 
-def _foreign(metadata: dict[str, Any]) -> dict[str, Any]:
+def _without_hub_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Metadata without the hub's own names."""
     return {name: value for name, value in metadata.items() if not name.startswith(HUB_PREFIXES)} or NOTHING
 
 
-def _key(message: Message) -> str:
+def _content_key(message: Message) -> str:
     """The idempotency key of a message: its whole content, because some clients reuse message ids."""
     if not message.message_id or message.task_id:
         return ""

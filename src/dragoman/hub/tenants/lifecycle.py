@@ -4,7 +4,7 @@ A tenant keeps its number when it is renamed, and with it everything it has. Age
 under its name, so they move.
 
 A tenant is deleted with everything it has: tasks and logs, webhooks, conversations, memory, files, schedules, folders. The order makes
-a deletion safe to interrupt at any point. First the tenant is shut out and its work is canceled, on every hub. Then its tasks go, as
+a deletion safe to interrupt at any point. First the tenant is disabled and its work is canceled, on every hub. Then its tasks go, as
 soon as no hub runs them, then its rows, and its own row last. A hub that starts, or that finds a deletion which another hub
 began, goes on with it; several hubs may do so at once. Each hub deletes the folder that it has itself.
 
@@ -54,7 +54,7 @@ CHECK_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 """How often tasks are looked for that were created at the last moment."""
 LATE_SECONDS = 3600
-"""How long after its deletion a tenant may get such a task, from a hub that stood still."""
+"""How long after its deletion a tenant may get such a task, from a hub that hung."""
 BATCH = 200
 
 
@@ -71,12 +71,12 @@ class TenantDeletion:
         )
 
     async def begin(self, tenant: Tenant, *, actor: str) -> None:
-        """Shut the tenant out. The rest is done soon."""
+        """Disable the tenant, and start to delete it in the background."""
         await self.deletions.begin(tenant, actor=actor)
         self._wake.set()
 
     async def go_on(self) -> bool:
-        """Do what can be done now of all deletions. False if some wait for tasks to end."""
+        """Continue all deletions. False if some wait for tasks to end."""
         done = True
         for tenant in await self.deletions.pending():
             done &= await self._delete(tenant)
@@ -129,8 +129,8 @@ class TenantDeletion:
 def delete_folder(workspaces: Path, key: str) -> None:
     """Delete the folder of a tenant, and the copy of it."""
     saved = workspaces / ".before"
-    heap = saved / f"t{key}.removing"
-    for path in (workspaces / f"t{key}", saved / f"t{key}", heap):
+    trash = saved / f"t{key}.removing"
+    for path in (workspaces / f"t{key}", saved / f"t{key}", trash):
         if path.is_symlink() or path.exists():
             remove(path, saved / f"t{key}.deleted")
 
@@ -168,7 +168,7 @@ CHUNK_BYTES = 256 << 10
 
 
 class _Pipe:
-    """A file that cannot be read back, as `zipfile` writes it."""
+    """A file for `zipfile` that returns what was written, and cannot seek."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []

@@ -21,18 +21,18 @@ Patterns = Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_
 APPROVABLE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch", "/fetch?", "/browse", "/write", "/search")
 """Commands that may need an approval. `/fetch?` is `/fetch` of an address with a query."""
 DEFAULT_APPROVE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch?")
-NONE = "none"
-"""A list that is only this word is empty: a way to say so in a flag."""
+EMPTY_LIST = "none"
+"""This word alone stands for an empty list, because a flag cannot be empty."""
 
 
 class QuotaExceeded(A2AError):
-    """A tenant has as much of something as the operator lets it have."""
+    """A tenant has reached a limit of what it may store."""
 
     reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant may use and store. 0 means no limit, except where nothing is what 0 says."""
+    """What a tenant may use and store. 0 means no limit."""
 
     models: Patterns = ()
     """Models that constitutions may name beside the hub's own and its aliases: `openai/gpt-*`, `*`."""
@@ -41,7 +41,7 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mcp_servers: Patterns = ("*",)
     """Servers of mcp_servers.json that its agents see."""
     approve: Patterns = DEFAULT_APPROVE
-    """Commands that run only after the caller said yes."""
+    """Commands that run only after the caller approved them."""
     tokens_per_day: Whole = 10_000_000
     cost_per_day: Money = 0.0
     """Tokens and money of models per day (UTC). Money is in the currency of the prices."""
@@ -77,10 +77,10 @@ def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(matches_glob(name, pattern) for pattern in patterns)
 
 
-def checked(policy: Policy) -> Policy:
-    """The policy with `none` read as an empty list. Raises `InvalidParams` for a command that cannot need an approval."""
+def validate(policy: Policy) -> Policy:
+    """Return the policy with `none` read as an empty list. Raises `InvalidParams` for a command that cannot need an approval."""
     for name in LISTS:
-        if getattr(policy, name) == (NONE,):
+        if getattr(policy, name) == (EMPTY_LIST,):
             policy = replace(policy, **{name: ()})
     for word in policy.approve:
         if word not in APPROVABLE:
@@ -95,7 +95,7 @@ def override_policy(policy: Policy, document: Mapping[str, Any]) -> Policy:
         own = msgspec.convert(dict(document), Policy)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"this is no policy: {error}") from None
-    return checked(replace(policy, **{name: getattr(own, name) for name in document}))
+    return validate(replace(policy, **{name: getattr(own, name) for name in document}))
 
 
 # -- patterns with `*` and `?` -----------------------------------------------------------------------------

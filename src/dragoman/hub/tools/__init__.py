@@ -7,7 +7,7 @@ truncation, errors, the block around the result.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -22,11 +22,11 @@ _ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
 
 
 Allows = Callable[[str, str], Awaitable[bool]]
-"""Whether a tenant sees something that has a name."""
+"""Returns whether a tenant may see the remote agent or MCP server with a name."""
 
 
 Approve = Callable[[str], Awaitable[Collection[str]]]
-"""The commands of a tenant that run only after the caller said yes."""
+"""Returns the commands of a tenant that the caller must approve."""
 
 
 async def allow_all(tenant: str, name: str) -> bool:
@@ -83,8 +83,6 @@ class Session(Struct, kw_only=True):
     """The first question of the user."""
     pictures: list[str] = []
     """Keys of images for the model's next prompt."""
-    scratch: dict[str, Any] = {}
-    """State of tools during one run of a turn."""
 
     async def count_usage(self, usage: Usage, model: str) -> None:
         """Count the tokens of a model call, and report them."""

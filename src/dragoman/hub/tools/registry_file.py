@@ -1,7 +1,7 @@
 """Files that the operator changes while a hub runs: `a2a_agents.json` and `mcp_servers.json`.
 
-A changed file is read again within seconds. A file that cannot be read changes nothing: what was read before stays, and the log
-says why.
+A changed file is read again within seconds. A file that cannot be read changes nothing: the content from before stays in use, and
+the log says why.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class RegistryFile(Generic[T]):
         try:
             content = await asyncio.to_thread(self._read, self._path)
         except InvalidParams as error:
-            log.error("%s. What it said before still holds", error.message)
+            log.error("%s. The content from before stays in use", error.message)
             return
         await self._use(content)
-        log.info("%s is read again: %s", self._path.name, ", ".join(content) or "nothing is in it")
+        log.info("%s was read again: %s", self._path.name, ", ".join(content) or "nothing is in it")
 
     def _state(self) -> object:
         try:

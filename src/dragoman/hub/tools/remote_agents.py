@@ -101,7 +101,7 @@ def read_registry(path: Path) -> dict[str, RemoteAgent]:
     return agents
 
 
-class _Known:
+class _CardState:
     """A remote's card, or the error."""
 
     __slots__ = ("card", "error", "until")
@@ -174,12 +174,12 @@ class RemoteAgents:
         self.agents = dict(agents)
         self._guard, self._environ, self._ttl, self._clock = guard, environ or {}, ttl, clock
         self._cache = AgentCache()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CardState] = {}
         self._opening: dict[str, asyncio.Task[_RemoteConnection]] = {}
-        self._fetching: dict[str, asyncio.Task[_Known]] = {}
+        self._fetching: dict[str, asyncio.Task[_CardState]] = {}
         self.allows: Allows = allow_all
         """Which remote a tenant sees. For it, the others do not exist."""
-        self._outdated: set[asyncio.Task[_Known]] = set()
+        self._outdated: set[asyncio.Task[_CardState]] = set()
         """Fetches of agents that the registry has no longer, or differently."""
 
     async def change(self, agents: Mapping[str, RemoteAgent]) -> None:
@@ -244,7 +244,7 @@ class RemoteAgents:
         if scope.tenant and not await self.allows(scope.tenant, name):
             raise _unknown(name)
         await self._connection(name)
-        return _RemoteService(partial(self._connection, name), partial(self._missed, name)), Scope()
+        return _RemoteService(partial(self._connection, name), partial(self._mark_unreachable, name)), Scope()
 
     async def deduplicates(self, name: str) -> bool:
         """True if the remote deduplicates messages by key. Raises `A2AError`."""
@@ -292,7 +292,7 @@ class RemoteAgents:
             opening = self._opening[name] = asyncio.create_task(self._connect(remote))
         return await asyncio.shield(opening)
 
-    async def _renewed(self, name: str) -> _RemoteConnection:
+    async def _reconnect(self, name: str) -> _RemoteConnection:
         """A new connection with a fresh card. Raises `A2AError`; then the old one stays."""
         before = self._opening.get(name)
         if before is None or not before.done() or before.cancelled() or before.exception() is not None:
@@ -312,9 +312,9 @@ class RemoteAgents:
             await connection.replace()
         return connection
 
-    def _missed(self, name: str, error: A2AError) -> None:
+    def _mark_unreachable(self, name: str, error: A2AError) -> None:
         """A call could not reach the remote: expire its card."""
-        self._known[name] = _Known(None, error.message, 0.0)
+        self._known[name] = _CardState(None, error.message, 0.0)
 
     async def _connect(self, remote: RemoteAgent) -> _RemoteConnection:
         options: dict[str, Any] = {}
@@ -339,18 +339,18 @@ class RemoteAgents:
             logger.warning("%s is not set: calls to %s go without a token", auth.token_env, remote.url)
         return auth.token or self._environ.get(auth.token_env, "")
 
-    async def _fetch(self, name: str) -> _Known:
+    async def _fetch(self, name: str) -> _CardState:
         card, error, remote = None, "it could not be asked", self.agents.get(name)
         with keep_going(logger, f"fetching the card of {name}"):
             try:
-                card = (await self._renewed(name)).client.card
+                card = (await self._reconnect(name)).client.card
             except A2AError as failure:
                 error = failure.message
         before = self._known.get(name)
         if card is None and (before is None or before.card is not None):
             logger.warning("the remote agent %s does not show its card: %s", name, error)
         until = self._clock() + (self._ttl if card else min(_RETRY_SECONDS, self._ttl))
-        known = _Known(card, "" if card else error, until)
+        known = _CardState(card, "" if card else error, until)
         if self.agents.get(name) == remote:
             self._known[name] = known
         return known
@@ -364,7 +364,7 @@ def _anonymous(call: Call) -> Call:
     return replace(call, scope=Scope(), principal=Principal(), trace={})
 
 
-def _line(name: str, known: _Known | None) -> str:
+def _line(name: str, known: _CardState | None) -> str:
     if known is None or known.card is None:
         return f"{name}  (card unavailable{f': {flatten(known.error)}' if known is not None else ''})"
     skills = flatten(", ".join(flatten(skill.name, 80) for skill in known.card.skills[:5]))
@@ -466,7 +466,7 @@ class A2ATool:
                     async for event in events:
                         fold.apply(event)
         except TimeoutError:
-            await self._give_up(remotes, name, fold.task_id)
+            await self._cancel_remote(remotes, name, fold.task_id)
             raise Unreachable(f"{name} did not finish within {limit:g} s") from None
         if fold.message is not None:
             return fold.message.text or "(remote agent returned no text)"
@@ -476,7 +476,7 @@ class A2ATool:
         text = text or task.text or f"(remote agent returned no text; state={task.state.word})"
         return f"ERR: {name} ended {task.state.word}: {text}" if task.state.word in _FAILED_STATES else text
 
-    async def _give_up(self, remotes: RemoteAgents, name: str, task: str) -> None:
+    async def _cancel_remote(self, remotes: RemoteAgents, name: str, task: str) -> None:
         """Cancel the remote's task."""
         if not task:
             return
