@@ -399,7 +399,9 @@ class Admission:
                     await changed.wait()
 
     async def _check_reader(self, principal: Principal) -> None:
-        if (await self._tenants.find_active(int(principal.tenant), principal.generation, expired=False)) is None:
+        if (
+            await self._tenants.find_active(int(principal.tenant), principal.generation, expired=False)
+        ) is None:
             raise Unauthenticated("the token is not valid any more")
 
 
