@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.fake_console import TIME, FakeConsole, listed
-from tests.browser.test_hostile_agent import PAYLOADS
+from tests.browser.payloads import PAYLOADS
 from tests.browser.test_pages import enter
 from tests.waiting import until
 

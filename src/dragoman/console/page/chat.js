@@ -540,7 +540,8 @@ class AnswerView {
     if (fold.settled && fold.status?.message && !this.repeats(fold.status.message)) {
       this.said ??= this.body.appendChild(h("div.said"));
       const text = fold.status.message;
-      if (this.saidFor !== text) { this.saidFor = text; fill(this.said, partsView(text.parts)); }
+      // a command that needs a yes is shown as it is, not as Markdown
+      if (this.saidFor !== text) { this.saidFor = text; fill(this.said, partsView(text.parts, { plain: questionsIn(text).some((q) => q.approval) })); }
     }
     this.conversation.stick();
     this.conversation.showState();

@@ -11,6 +11,7 @@ import { policy, tenantList, tenantSettings, tokens } from "./tenant.js";
 
 const PAGE = 50;
 const DAYS = 30;
+const MAX_COMMAND_CHARACTERS = 40_000; // whoever approves a command sees all of it
 
 export function hubView(there, me) {
   const operator = me.role === "operator";
@@ -198,7 +199,7 @@ const STATE_TONES = { completed: "good", failed: "bad", rejected: "bad", running
 /** What a request waits for: yes and no for one that asks whether a command may run, all of which is shown. Others are answered in a chat. */
 function question(base, r, again, to) {
   if (!r.question) return null;
-  const asks = h("div", { dir: "auto" }, block(r.question, { tag: "div.lines", first: 1000 }), dict(r.details).body ? block(r.details.body, { tag: "pre.code", first: 4000 }) : null);
+  const asks = h("div", { dir: "auto" }, block(r.question, { tag: "div.lines", first: MAX_COMMAND_CHARACTERS }), dict(r.details).body ? block(r.details.body, { tag: "pre.code", first: MAX_COMMAND_CHARACTERS }) : null);
   if (!r.approval) return h("div.asksfor", {}, asks, h("a.button.small", { href: to("requests", r.request_id) }, "Open the task to answer"));
   const why = h("input", { type: "text", placeholder: "Why not", "aria-label": `Why not ${line(r.request_id, 40)}`, maxlength: "500" });
   const say = (approved, said) => async () => {
