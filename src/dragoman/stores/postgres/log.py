@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dragoman.engine.protocols import Delivered, FoundTasks, Head, Lease, WaitForMemory
+from dragoman.engine.protocols import Delivered, Lease
 from dragoman.engine.push_configs import StoredPushConfig
 from dragoman.engine.records import Cancel, Mail, Record, Snapshot
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
-from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.ops import Scope
 from dragoman.stores.postgres.batch import DAY, Job, Outcome
 from dragoman.stores.postgres.database import fits
+from dragoman.stores.postgres.reads import LogReads
 from dragoman.stores.postgres.state import StoreState
 
 _SEEN = """
@@ -21,12 +22,12 @@ where seen.scope = $1 and dedupe = $2 and at > dragoman.clock() - $3::double pre
 """
 
 
-class PostgresLog:
+class PostgresLog(LogReads):
     """The scope is bound here, so no statement can forget it."""
 
     def __init__(self, state: StoreState, scope: Scope) -> None:
+        super().__init__(state, scope)
         self._state = state
-        self._scope = scope
 
     async def create(
         self,
@@ -69,7 +70,7 @@ class PostgresLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Delivered:
-        number = await self._state.reads.scope(self._scope)
+        number = await self.number()
         if number is None or not fits(task):
             raise TaskNotFound(task)
         if not fits(dedupe):
@@ -87,7 +88,7 @@ class PostgresLog:
             done: Outcome = await future
             snapshot = done.snapshot
             if snapshot is None or snapshot.seq < done.seq:
-                snapshot = await self._state.reads.load_key(self._scope, done.key)
+                snapshot = await self._load_key(done.key)
             return Delivered(snapshot, done.seq, done.lease, done.duplicate, unclaimed=done.unclaimed)
         except (asyncio.CancelledError, Unavailable, TaskUnreadable):
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -99,14 +100,14 @@ class PostgresLog:
             self._state.release_later(done.lease)
 
     async def seen(self, dedupe: str) -> Delivered | None:
-        number = await self._state.reads.scope(self._scope)
+        number = await self.number()
         if number is None or not fits(dedupe):
             return None
         row = await self._state.database.read(lambda db: db.fetchrow(_SEEN, number, dedupe, DAY))
         if row is None:
             return None
         with suppress(TaskNotFound):  # purged just now
-            return Delivered(await self._state.reads.load_key(self._scope, row[0]), row[1], duplicate=True)
+            return Delivered(await self._load_key(row[0]), row[1], duplicate=True)
         return None
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
@@ -121,25 +122,3 @@ class PostgresLog:
         job = Job(self._scope, 0, lease.task, lease=lease, records=records, mail_read=mail_read)
         done: Outcome = await self._state.commits.submit(job)
         return done
-
-    async def read(
-        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
-    ) -> Sequence[Record]:
-        return await self._state.reads.read(self._scope, task, after, limit, max_bytes)
-
-    async def head(self, task: str) -> Head:
-        return await self._state.reads.head(self._scope, task)
-
-    async def unfinished(self) -> int:
-        return await self._state.reads.unfinished(self._scope)
-
-    async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
-        return await self._state.reads.load(self._scope, task, wait_for_memory)
-
-    async def replies(
-        self, context: str, *, after: tuple[str, str] | None, limit: int
-    ) -> Sequence[tuple[str, str]]:
-        return await self._state.reads.replies(self._scope, context, after, limit)
-
-    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
-        return await self._state.reads.find(self._scope, query, limit)

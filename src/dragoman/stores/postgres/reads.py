@@ -7,6 +7,7 @@ wrote: this process, by moving them on itself, or another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from dragoman.engine.protocols import PAGE_BYTES, FoundTasks, Head, WaitForMemory
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, SnapshotCache, unpack
@@ -97,130 +98,7 @@ class Reads:
             assert number is not None
         return number
 
-    async def load(self, scope: Scope, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
-        key, seq, context, size = await self._task(scope, task)
-        if wait_for_memory is not None and size >= LARGE_BYTES:
-            await wait_for_memory(size)
-        if (snapshot := self.snapshots.use(key, seq)) is not None:
-            return snapshot
-        return await self._caught_up(key, seq, self.snapshots.get(key) or Snapshot(scope, task, context))
-
-    async def load_key(self, scope: Scope, key: int) -> Snapshot:
-        """The task that the database calls `key`. Raises `TaskNotFound` if it was purged."""
-        row = await self._database.read(lambda db: db.fetchrow(_TASK_OF_KEY, key))
-        if row is None:
-            raise TaskNotFound
-        seq, task, context = row
-        return await self._caught_up(key, seq, self.snapshots.get(key) or Snapshot(scope, task, context))
-
-    async def _caught_up(self, key: int, seq: int, snapshot: Snapshot) -> Snapshot:
-        snapshot = await self._fold(snapshot, key, seq)
-        newer = self.snapshots.get(key)
-        if newer is not None and newer.seq >= snapshot.seq:
-            snapshot = newer  # somebody else was reading, too
-        self.snapshots.keep(key, snapshot)
-        return snapshot.share()
-
-    async def _fold(self, snapshot: Snapshot, key: int, seq: int) -> Snapshot:
-        """`snapshot` at record `seq`. The log is read in pieces: a long one is not in memory at once."""
-        task = snapshot.task_id
-        while snapshot.seq < seq:
-            records = await self._records(task, key, snapshot.seq, None, PIECE_BYTES)
-            if not records:
-                raise TaskNotFound(task)  # purged between the two reads
-            snapshot = snapshot.after(record for record in records if record.seq <= seq)
-        return snapshot
-
-    async def read(
-        self, scope: Scope, task: str, after: int, limit: int | None, max_bytes: int | None
-    ) -> Sequence[Record]:
-        key, seq, _, _ = await self._task(scope, task)
-        if seq <= after:
-            return ()
-        return (await self._records(task, key, after, limit, max_bytes))[:limit]
-
-    async def head(self, scope: Scope, task: str) -> Head:
-        number = await self.scope(scope)
-        row = None
-        if number is not None and fits(task):
-            row = await self._database.read(lambda db: db.fetchrow(_HEAD, number, task))
-        if row is None:
-            raise TaskNotFound(task)
-        context, seq, state, done, reply, mail, size = row
-        hidden = not visible(state, reply)
-        return Head(scope, task, context, seq, TaskState(state), done, hidden, mail, size)
-
-    async def unfinished(self, scope: Scope) -> int:
-        number = await self.scope(scope)
-        if number is None:
-            return 0
-        counts = await self._database.read(lambda db: db.fetch(_COUNTS, number))
-        return sum(n for state, n in counts if TaskState(state) not in TERMINAL)
-
-    async def find(self, scope: Scope, query: ListTasks, limit: int) -> FoundTasks:
-        filters = read_filters(scope, query)
-        if filters.after is not None and not fits(*filters.after):
-            why = "is not from a page of this list"
-            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
-        number = await self.scope(scope)
-        if number is None or not fits(filters.context):
-            return FoundTasks((), "", 0)
-
-        total, rows = await self._database.read(lambda db: _rows(db, number, filters, limit))
-        page, next = merge(rows, filters, limit)
-        return FoundTasks(await self._as_of(scope, page), next, total)
-
-    async def replies(
-        self, scope: Scope, context: str, after: tuple[str, str] | None, limit: int
-    ) -> Sequence[tuple[str, str]]:
-        number = await self.scope(scope)
-        if number is None or not fits(context):
-            return ()
-        before, id = after or (FIRST_PAGE, "")
-        rows = await self._database.read(lambda db: db.fetch(_REPLIES, number, context, before, id, limit))
-        return [(updated, task) for updated, task in rows]
-
-    async def _as_of(self, scope: Scope, rows: Sequence[Row]) -> list[Snapshot]:
-        """The tasks of these rows, as they were then. What is kept may have moved on, and may while we read."""
-        folded: dict[int, Snapshot | None] = {}
-        while True:
-            behind = [row for row in rows if row[0] not in folded and not self._is_at(*row[:2])]
-            if not behind:
-                break
-            folded |= await self._fold_all(scope, behind)
-        found = [folded[row[0]] if row[0] in folded else self.snapshots.get(row[0]) for row in rows]
-        return [snapshot.share() for snapshot in found if snapshot is not None]
-
-    async def _fold_all(self, scope: Scope, rows: Sequence[Row]) -> dict[int, Snapshot | None]:
-        """The tasks of these rows, by key; None for one that cannot be read. Small ones are read together."""
-        folded: dict[int, Snapshot | None] = {}
-        bodies: dict[int, list[tuple[int, bytes]]] = {}
-        if sum(row[5] for row in rows) <= PAGE_BYTES:
-            keys, seqs = [row[0] for row in rows], [row[1] for row in rows]
-            for key, seq, body in await self._database.read(lambda db: db.fetch(MAX_CACHED_LOGS, keys, seqs)):
-                bodies.setdefault(key, []).append((seq, body))
-        for key, seq, task, context, _, _ in rows:
-            try:
-                records = self._unpack(task, bodies.pop(key, ()), 0)
-                folded[key] = await self._fold(Snapshot(scope, task, context).after(records), key, seq)
-            except (TaskNotFound, TaskUnreadable):  # purged meanwhile; or damaged, and the log says so
-                folded[key] = None
-        return folded
-
-    def _is_at(self, key: int, seq: int) -> bool:
-        cached = self.snapshots.get(key)
-        return cached is not None and cached.seq == seq
-
-    async def _task(self, scope: Scope, task: str) -> tuple[int, int, str, int]:
-        number = await self.scope(scope)
-        row: tuple[int, int, str, int] | None = None
-        if number is not None and fits(task):
-            row = await self._database.read(lambda db: db.fetchrow(_TASK, number, task))
-        if row is None:
-            raise TaskNotFound(task)
-        return row
-
-    async def _records(
+    async def records(
         self, task: str, key: int, after: int, limit: int | None, max_bytes: int | None
     ) -> list[Record]:
         """The records after `after`: whole appends, as many as have `limit` records or `max_bytes`."""
@@ -233,9 +111,9 @@ class Reads:
                 self.damage.note_task(task, error.__cause__)
                 raise TaskUnreadable(task) from error
             raise
-        return self._unpack(task, rows, after)
+        return self.unpack(task, rows, after)
 
-    def _unpack(self, task: str, rows: Iterable[tuple[int, bytes]], after: int) -> list[Record]:
+    def unpack(self, task: str, rows: Iterable[tuple[int, bytes]], after: int) -> list[Record]:
         try:
             records = _unpacked(rows, after)
         except UNREADABLE_ERRORS as error:
@@ -243,6 +121,159 @@ class Reads:
             raise TaskUnreadable(task) from error
         self.damage.clear(task)
         return records
+
+
+class OpenDatabase(Protocol):
+    """A `StoreState` while it is open."""
+
+    database: Database
+
+    @property
+    def reads(self) -> Reads: ...
+
+
+class LogReads:
+    """What can be read of the tasks of one scope: the half of a `Log` that changes nothing."""
+
+    def __init__(self, state: OpenDatabase, scope: Scope) -> None:
+        self._opened = state
+        self._scope = scope
+
+    async def number(self) -> int | None:
+        """The number of the scope; None if nothing was ever stored in it."""
+        return await self._opened.reads.scope(self._scope)
+
+    async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
+        key, seq, context, size = await self._task(task)
+        if wait_for_memory is not None and size >= LARGE_BYTES:
+            await wait_for_memory(size)
+        snapshots = self._opened.reads.snapshots
+        if (snapshot := snapshots.use(key, seq)) is not None:
+            return snapshot
+        return await self._caught_up(key, seq, snapshots.get(key) or Snapshot(self._scope, task, context))
+
+    async def _load_key(self, key: int) -> Snapshot:
+        """The task that the database calls `key`. Raises `TaskNotFound` if it was purged."""
+        row = await self._opened.database.read(lambda db: db.fetchrow(_TASK_OF_KEY, key))
+        if row is None:
+            raise TaskNotFound
+        seq, task, context = row
+        return await self._caught_up(
+            key, seq, self._opened.reads.snapshots.get(key) or Snapshot(self._scope, task, context)
+        )
+
+    async def _caught_up(self, key: int, seq: int, snapshot: Snapshot) -> Snapshot:
+        snapshot = await self._fold(snapshot, key, seq)
+        newer = self._opened.reads.snapshots.get(key)
+        if newer is not None and newer.seq >= snapshot.seq:
+            snapshot = newer  # somebody else was reading, too
+        self._opened.reads.snapshots.keep(key, snapshot)
+        return snapshot.share()
+
+    async def _fold(self, snapshot: Snapshot, key: int, seq: int) -> Snapshot:
+        """`snapshot` at record `seq`. The log is read in pieces: a long one is not in memory at once."""
+        task = snapshot.task_id
+        while snapshot.seq < seq:
+            records = await self._opened.reads.records(task, key, snapshot.seq, None, PIECE_BYTES)
+            if not records:
+                raise TaskNotFound(task)  # purged between the two reads
+            snapshot = snapshot.after(record for record in records if record.seq <= seq)
+        return snapshot
+
+    async def read(
+        self, task: str, *, after: int = 0, limit: int | None = None, max_bytes: int | None = None
+    ) -> Sequence[Record]:
+        key, seq, _, _ = await self._task(task)
+        if seq <= after:
+            return ()
+        return (await self._opened.reads.records(task, key, after, limit, max_bytes))[:limit]
+
+    async def head(self, task: str) -> Head:
+        number = await self.number()
+        row = None
+        if number is not None and fits(task):
+            row = await self._opened.database.read(lambda db: db.fetchrow(_HEAD, number, task))
+        if row is None:
+            raise TaskNotFound(task)
+        context, seq, state, done, reply, mail, size = row
+        hidden = not visible(state, reply)
+        return Head(self._scope, task, context, seq, TaskState(state), done, hidden, mail, size)
+
+    async def unfinished(self) -> int:
+        number = await self.number()
+        if number is None:
+            return 0
+        counts = await self._opened.database.read(lambda db: db.fetch(_COUNTS, number))
+        return sum(n for state, n in counts if TaskState(state) not in TERMINAL)
+
+    async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
+        filters = read_filters(self._scope, query)
+        if filters.after is not None and not fits(*filters.after):
+            why = "is not from a page of this list"
+            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+        number = await self.number()
+        if number is None or not fits(filters.context):
+            return FoundTasks((), "", 0)
+
+        total, rows = await self._opened.database.read(lambda db: _rows(db, number, filters, limit))
+        page, next = merge(rows, filters, limit)
+        return FoundTasks(await self._as_of(page), next, total)
+
+    async def replies(
+        self, context: str, *, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[str, str]]:
+        number = await self.number()
+        if number is None or not fits(context):
+            return ()
+        before, id = after or (FIRST_PAGE, "")
+        rows = await self._opened.database.read(
+            lambda db: db.fetch(_REPLIES, number, context, before, id, limit)
+        )
+        return [(updated, task) for updated, task in rows]
+
+    async def _as_of(self, rows: Sequence[Row]) -> list[Snapshot]:
+        """The tasks of these rows, as they were then. What is kept may have moved on, and may while we read."""
+        folded: dict[int, Snapshot | None] = {}
+        while True:
+            behind = [row for row in rows if row[0] not in folded and not self._is_at(*row[:2])]
+            if not behind:
+                break
+            folded |= await self._fold_all(behind)
+        found = [
+            folded[row[0]] if row[0] in folded else self._opened.reads.snapshots.get(row[0]) for row in rows
+        ]
+        return [snapshot.share() for snapshot in found if snapshot is not None]
+
+    async def _fold_all(self, rows: Sequence[Row]) -> dict[int, Snapshot | None]:
+        """The tasks of these rows, by key; None for one that cannot be read. Small ones are read together."""
+        folded: dict[int, Snapshot | None] = {}
+        bodies: dict[int, list[tuple[int, bytes]]] = {}
+        if sum(row[5] for row in rows) <= PAGE_BYTES:
+            keys, seqs = [row[0] for row in rows], [row[1] for row in rows]
+            for key, seq, body in await self._opened.database.read(
+                lambda db: db.fetch(MAX_CACHED_LOGS, keys, seqs)
+            ):
+                bodies.setdefault(key, []).append((seq, body))
+        for key, seq, task, context, _, _ in rows:
+            try:
+                records = self._opened.reads.unpack(task, bodies.pop(key, ()), 0)
+                folded[key] = await self._fold(Snapshot(self._scope, task, context).after(records), key, seq)
+            except (TaskNotFound, TaskUnreadable):  # purged meanwhile; or damaged, and the log says so
+                folded[key] = None
+        return folded
+
+    def _is_at(self, key: int, seq: int) -> bool:
+        cached = self._opened.reads.snapshots.get(key)
+        return cached is not None and cached.seq == seq
+
+    async def _task(self, task: str) -> tuple[int, int, str, int]:
+        number = await self.number()
+        row: tuple[int, int, str, int] | None = None
+        if number is not None and fits(task):
+            row = await self._opened.database.read(lambda db: db.fetchrow(_TASK, number, task))
+        if row is None:
+            raise TaskNotFound(task)
+        return row
 
 
 async def _rows(db: Connection, scope: int, filters: Filters, limit: int) -> tuple[int, list[Row]]:
