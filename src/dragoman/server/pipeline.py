@@ -348,8 +348,8 @@ class HttpCall:
         return self.exchange.responding
 
     async def read_body(self) -> bytes:
-        """The body, which is JSON within the limits, if it is JSON. A request without a content type is accepted, but not from a web page: browsers send such requests to any
-        site without asking.
+        """The body, within the limits of JSON. A request without a content type is accepted, but not from a web page:
+        browsers send such requests to any site without asking.
         """
         headers = self.exchange.headers
         kind = headers.get(b"content-type", b"")
