@@ -1,4 +1,4 @@
-"""What the stores have in common: schema scripts, damage, the rows of webhooks, pages,
+"""What the stores have in common: schema scripts, damage, the rows of webhooks and tasks, pages,
 the words of a search.
 
 Schemas are numbered scripts, run in order, each once.
@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.protocols import PAGE_BYTES
+from dragoman.engine.protocols import PAGE_BYTES, TaskInfo
 from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.transition import PushRow
+from dragoman.engine.transition import PushRow, visible
 from dragoman.errors import InvalidParams
 from dragoman.model.ids import read_timestamp
 from dragoman.model.ops import ListTasks, Scope
@@ -140,6 +140,30 @@ class PushListeners:
     def wake(self) -> None:
         for woken in tuple(self._listeners):
             woken()
+
+
+def task_info(row: Sequence[Any], expires: Callable[[str, Any], float]) -> TaskInfo:
+    """What an operator's list shows of a task. `expires`: when the lease of a node ends, from its row; 0 if the node is dead."""
+    (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, until, attempt,
+     fence, head) = row  # fmt: skip
+    return TaskInfo(
+        scope=Scope(tenant, agent, owner),
+        id=id,
+        context=context,
+        key=key,
+        seq=seq,
+        size=size,
+        state=TaskState(state),
+        updated=updated,
+        done=bool(done),
+        hidden=not visible(state, reply),
+        ready=bool(ready),
+        node=(node or "") if ready else "",
+        expires=expires(node, until) if ready and node is not None and until is not None else 0.0,
+        attempt=attempt,
+        fence=fence,
+        head=bytes(head or b""),
+    )
 
 
 PUSH_COLUMNS = "cursor, last, node, fence, attempt, since, at, error, dead"

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
-from dragoman.engine.transition import visible
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part
+from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, task_info
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database, fits
 
@@ -92,7 +91,7 @@ class PostgresIndex:
         while len(found) < limit and looked < SCAN_TASKS:
             scan = partial(_scan, query=query, before=at, limit=limit - len(found))
             rows, at, more = await self._database.read(scan)
-            found += map(_info, rows)
+            found += [task_info(row, _expires) for row in rows]
             looked += _BATCH
             if not more:
                 return FoundInfos(found, None)
@@ -103,7 +102,7 @@ class PostgresIndex:
         row = await self._database.read(lambda db: db.fetchrow(_ONE, *names)) if fits(*names) else None
         if row is None:
             raise TaskNotFound(task)
-        return _info(row)
+        return task_info(row, _expires)
 
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._database.read(lambda db: db.fetch(_COUNTS))
@@ -115,27 +114,8 @@ class PostgresIndex:
         return [NodeInfo(id=node, expires=now + left, leases=leases) for node, left, leases in rows]
 
 
-def _info(row: Sequence[Any]) -> TaskInfo:
-    (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, left, attempt,
-     fence, head) = row  # fmt: skip
-    return TaskInfo(
-        scope=Scope(tenant, agent, owner),
-        id=id,
-        context=context,
-        key=key,
-        seq=seq,
-        size=size,
-        state=TaskState(state),
-        updated=updated,
-        done=done,
-        hidden=not visible(state, reply),
-        ready=ready,
-        node=(node or "") if ready else "",
-        expires=time.time() + left if ready and node is not None and left is not None else 0.0,
-        attempt=attempt,
-        fence=fence,
-        head=bytes(head or b""),
-    )
+def _expires(node: str, left: float) -> float:
+    return time.time() + left
 
 
 async def _of_tenant(

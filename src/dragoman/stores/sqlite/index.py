@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
-from dragoman.engine.transition import visible
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part
+from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, task_info
 from dragoman.stores.heartbeat import wall_time
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.node_locks import NodeLocks
@@ -80,7 +79,7 @@ class SqliteIndex:
         while len(found) < limit and looked < SCAN_TASKS:
             step = partial(_scan, query=query, before=at, limit=limit - len(found))
             rows, at, more = await self._file.reads.in_thread(step)
-            found += [self._info(row) for row in rows]
+            found += [task_info(row, self._expires) for row in rows]
             looked += _BATCH
             if not more:
                 return FoundInfos(found, None)
@@ -90,7 +89,7 @@ class SqliteIndex:
         row = self._file.reads.one(_ONE, (scope.tenant, scope.agent, scope.owner, task))
         if row is None:
             raise TaskNotFound(task)
-        return self._info(row)
+        return task_info(row, self._expires)
 
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._file.reads.in_thread(lambda db: db.execute(_COUNTS).fetchall())
@@ -99,32 +98,12 @@ class SqliteIndex:
     async def nodes(self) -> Sequence[NodeInfo]:
         rows = await self._file.reads.in_thread(lambda db: db.execute(_NODES).fetchall())
         return [
-            NodeInfo(id=node, expires=0.0 if self._locks.dead(node) else wall_time(until), leases=leases)
+            NodeInfo(id=node, expires=self._expires(node, until), leases=leases)
             for node, until, leases in rows
         ]
 
-    def _info(self, row: Sequence[Any]) -> TaskInfo:
-        (tenant, agent, owner, id, context, key, seq, size, state, updated, done, reply, ready, node, until, attempt,
-         fence, head) = row  # fmt: skip
-        alive = node is not None and until is not None and not self._locks.dead(node)
-        return TaskInfo(
-            scope=Scope(tenant, agent, owner),
-            id=id,
-            context=context,
-            key=key,
-            seq=seq,
-            size=size,
-            state=TaskState(state),
-            updated=updated,
-            done=bool(done),
-            hidden=not visible(state, reply),
-            ready=bool(ready),
-            node=(node or "") if ready else "",
-            expires=wall_time(until) if alive and ready else 0.0,
-            attempt=attempt,
-            fence=fence,
-            head=head or b"",
-        )
+    def _expires(self, node: str, until: float) -> float:
+        return 0.0 if self._locks.dead(node) else wall_time(until)
 
 
 def _of_tenant(
