@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,3 +86,20 @@ def test_a_frame_that_grows_without_end_is_refused(cut: int) -> None:
 def test_a_whole_frame_that_is_too_large_is_refused_too() -> None:
     with pytest.raises(InvalidAgentResponse):
         SseReader(limit=100).feed(b"data: " + b"x" * 100 + b"\n\n")
+
+
+@pytest.mark.parametrize(("cut", "copies"), [(0, 2.1), (64 << 10, 3.3)], ids=["in one piece", "in pieces"])
+def test_a_large_event_is_not_copied_more_often_than_it_has_to_be(cut: int, copies: float) -> None:
+    size = 4 << 20
+    stream = b"id: 1\ndata: %b\n\n" % (b"x" * size)
+    pieces = [stream[i : i + cut] for i in range(0, len(stream), cut)] if cut else [stream]
+    reader = SseReader()
+    reader.feed(KEEP_ALIVE)
+    tracemalloc.start()
+    try:
+        found = [one for piece in pieces for one in reader.feed(piece)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(len(one.data), one.id) for one in found] == [(size, "1")]
+    assert peak < copies * size

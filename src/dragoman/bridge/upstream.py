@@ -204,6 +204,9 @@ class Upstream:
     @property
     def _newest(self) -> _Server | None:
         """The first server, in the order of the settings, whose card is known and that is well; else any that is known."""
+        if len(self._servers) == 1:  # read for every answer
+            (server,) = self._servers
+            return server if server.known is not None else None
         known = [server for server in self._servers if server.known is not None]
         return next((server for server in known if not server.is_open), known[0] if known else None)
 

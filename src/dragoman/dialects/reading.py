@@ -88,6 +88,8 @@ def text(document: dict[str, Any], name: str, path: str) -> str:
 def identifier(document: dict[str, Any], name: str, path: str) -> str:
     """A string, or a number that should have been one."""
     value = document.get(name, "")
+    if type(value) is str:
+        return value
     return str(value) if type(value) is int else text(document, name, path)
 
 
@@ -193,7 +195,7 @@ _KEYED_BY_USER = frozenset({"securitySchemes", "schemes", "security"})
 
 def looks_snake(raw: bytes) -> bool:
     """Whether a member of ours may be spelled `like_this` somewhere. Cheap; errs on the side of yes."""
-    return SNAKE_MEMBER.search(raw) is not None
+    return b"_" in raw and SNAKE_MEMBER.search(raw) is not None
 
 
 def has_more_than(most: int, value: Any) -> bool:
@@ -241,7 +243,7 @@ def normalize(value: Any) -> Any:
         elif (mend := _MEND.get(name)) is not None and type(item) is not dict:
             out[name] = mend(item)
         else:
-            out[name] = normalize(item)
+            out[name] = normalize(item) if type(item) in _NESTED else item
     return out
 
 

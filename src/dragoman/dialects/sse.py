@@ -45,9 +45,11 @@ class SseReader:
         """The frames that end in `chunk`. Raises `InvalidAgentResponse` if one is too large."""
         if not chunk:
             return []
-        rest = self._rest
+        rest, chunk = self._rest, self._line_feeds(chunk)
+        if self._began and not rest and chunk.endswith(b"\n\n"):
+            return self._frames(chunk[:-2].split(b"\n\n"))
         seen = max(0, len(rest) - 1) if self._began else 0
-        rest += self._line_feeds(chunk)
+        rest += chunk
         if not self._began and not self._begin():
             return []
         end = rest.rfind(b"\n\n", seen)
@@ -55,7 +57,8 @@ class SseReader:
             if len(rest) > self._limit:
                 raise self._too_large()
             return []
-        blocks = bytes(rest[:end]).split(b"\n\n")
+        with memoryview(rest) as whole:  # a slice would be one more copy
+            blocks = bytes(whole[:end]).split(b"\n\n")
         del rest[: end + 2]
         if len(rest) > self._limit:
             raise self._too_large()
@@ -92,12 +95,18 @@ class SseReader:
         for block in blocks:
             if len(block) > self._limit:
                 raise self._too_large()
-            first, _, rest = block.partition(b"\n")
-            if not rest and first[:6] == b"data: ":
-                frames.append(Frame(first[6:]))
+            # The usual frames, without a copy more of their data than it takes.
+            line = block.find(b"\n")
+            if line < 0 and block[:6] == b"data: ":
+                frames.append(Frame(block[6:]))
                 continue
-            if rest[:6] == b"data: " and first[:4] == b"id: " and b"\n" not in rest and b"\0" not in first:
-                frames.append(Frame(rest[6:], first[4:].decode("utf-8", "replace")))
+            if (
+                block[:4] == b"id: "
+                and block[line + 1 : line + 7] == b"data: "
+                and block.find(b"\n", line + 1) < 0
+                and b"\0" not in (id_line := block[4:line])
+            ):
+                frames.append(Frame(block[line + 7 :], id_line.decode("utf-8", "replace")))
                 continue
             data: list[bytes] = []
             id = event = ""
