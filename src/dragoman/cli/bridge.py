@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dragoman.cli.arguments import positive_number
+from dragoman.cli.arguments import number, positive_number
 from dragoman.cli.serve import add_server_options, read_server_options
 
 EPILOG = """\
@@ -67,6 +67,12 @@ def register(commands: Any) -> None:
         help="how long a task waits for it while it is away (default: 300)",
     )
     agent.add_argument(
+        "--stalled",
+        type=number,
+        metavar="SECONDS",
+        help="how long a task is believed to be at work there, if nobody seems to work on it; 0: for ever (default: 900)",
+    )
+    agent.add_argument(
         "--allow-private",
         action="store_true",
         default=None,
@@ -125,6 +131,7 @@ def _read_agent_options(args: argparse.Namespace) -> dict[str, Any]:
         "signed_by": args.signed_by,
         "version": args.upstream_version,
         "wait": args.wait,
+        "stalled": args.stalled,
         "allow_private": args.allow_private,
         "shared_tasks": args.shared_tasks,
         "versions": [each.strip() for each in args.versions.split(",")] if args.versions else None,
