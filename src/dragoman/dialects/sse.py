@@ -96,17 +96,17 @@ class SseReader:
             if len(block) > self._limit:
                 raise self._too_large()
             # The usual frames, without a copy more of their data than it takes.
-            line = block.find(b"\n")
-            if line < 0 and block[:6] == b"data: ":
+            cut = block.find(b"\n")
+            if cut < 0 and block[:6] == b"data: ":
                 frames.append(Frame(block[6:]))
                 continue
             if (
                 block[:4] == b"id: "
-                and block[line + 1 : line + 7] == b"data: "
-                and block.find(b"\n", line + 1) < 0
-                and b"\0" not in (id_line := block[4:line])
+                and block[cut + 1 : cut + 7] == b"data: "
+                and block.find(b"\n", cut + 1) < 0
+                and b"\0" not in (id_line := block[4:cut])
             ):
-                frames.append(Frame(block[line + 7 :], id_line.decode("utf-8", "replace")))
+                frames.append(Frame(block[cut + 7 :], id_line.decode("utf-8", "replace")))
                 continue
             data: list[bytes] = []
             id = event = ""
