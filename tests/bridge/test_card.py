@@ -12,7 +12,9 @@ from dragoman import Principal, Skill
 from dragoman.auth import Bearer, hashed
 from dragoman.auth.keys import KeyRing
 from dragoman.bridge.card import BRIDGE
+from dragoman.catalogue import AgentCatalogue
 from dragoman.client import connect
+from dragoman.client.transport.network import HttpTransport
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.server.runtime import running
@@ -116,6 +118,23 @@ async def test_only_the_callers_that_are_listed_may_call(mode: str) -> None:
             assert (await bob("hi", skill="echo")).text == "HI"
             with pytest.raises(Forbidden):
                 await alice("hi", skill="echo")
+
+
+async def test_a_private_card_is_only_for_the_callers_that_are_listed() -> None:
+    settings: dict[str, Any] = {"auth": {"tokens": TOKENS}, "callers": ["bob"], "private_card": True}
+    transport = HttpTransport()
+    async with bridged(crew_app(Crew()), server={"catalogue": AgentCatalogue()}, **settings) as (url, _):
+
+        async def read(path: str, token: str) -> tuple[int, bytes]:
+            response = await transport.request("GET", url + path, {"Authorization": f"Bearer {token}"})
+            return response.status, await response.read()
+
+        for path in ("/.well-known/agent-card.json", "/openapi.json", "/docs"):
+            assert [(await read(path, token))[0] for token in ("a-secret", "b-secret")] == [403, 200], path
+        for path in ("/.well-known/ai-catalog.json", "/.well-known/ard.json", "/catalogue/agents"):
+            assert b'"health":"up"' not in (await read(path, "a-secret"))[1], path
+            assert b'"health":"up"' in (await read(path, "b-secret"))[1], path
+    await transport.close()
 
 
 @pytest.mark.parametrize("mode", ["durable", "pass"])

@@ -93,10 +93,14 @@ class BridgedAgent(Agent):
         need(settings.scopes, principal, f"skill {named!r}")
 
     async def _check_caller(self, call: Call, request: Request) -> None:
-        allowed = self.settings.callers
-        if allowed and call.principal.id not in allowed:
-            raise Forbidden("you may not call this agent")
+        self.check_principal(call.principal)
         self.upstream.remember_caller(call)
+
+    def check_principal(self, principal: Principal) -> None:
+        """Raises `Forbidden` if a caller is not one of those that the operator lists."""
+        allowed = self.settings.callers
+        if allowed and principal.id not in allowed:
+            raise Forbidden("you may not call this agent")
 
     async def extended_card(self, principal: Principal) -> AgentCard | None:
         """The upstream's extended card, with the skills that this caller may use."""

@@ -31,6 +31,7 @@ class Route:
             upstream=self.upstream,
             service=PassingService(self.agent, self.upstream) if passes else None,
             card=self.agent.published_card,
+            check_reader=self.agent.check_principal,
             deduplicates=self._deduplicates if passes else None,
             quota=settings.limits.quota if settings.limits else None,
             open=self.upstream.open,

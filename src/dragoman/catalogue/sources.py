@@ -92,6 +92,16 @@ def _shows_credentials(exchange: Exchange, mount: Mount) -> bool:
     return False
 
 
+def _may_read(mount: Mount, principal: Principal | None) -> bool:
+    """True if a caller may read a private card."""
+    if principal is not None and mount.check_reader is not None:
+        try:
+            mount.check_reader(principal)
+        except A2AError:
+            return False
+    return principal is not None
+
+
 def _card_of(mount: Mount) -> AgentCard | None:
     """None if it is not known: an agent behind a bridge that has not been reached yet."""
     try:
@@ -143,7 +153,7 @@ class MountSource:
         found = []
         for mount in self._mounts() if callable(self._mounts) else self._mounts:
             principal = await viewer.principal(mount)
-            if mount.private and principal is None and not viewer.operator:
+            if mount.private and not viewer.operator and not _may_read(mount, principal):
                 continue
             card, whose = _card_of(mount) or AgentCard(name=mount.agent), ""
             if principal is not None and card.capabilities.extended_agent_card:

@@ -205,6 +205,7 @@ def application(
             if agent.auth
             else None,
             private=agent.private_card,
+            check_reader=bridged[agent.id].check_reader if agent.id in bridged else None,
             signer=ring,
             methods=frozenset(name for each in agent.extensions for name in each.methods),
         )

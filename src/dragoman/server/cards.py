@@ -79,7 +79,7 @@ class Cards:
     async def _get(self, exchange: Exchange, mount: Mount) -> None:
         if mount.private:
             try:
-                await exchange.principal(mount)
+                await exchange.card_reader(mount)
             except A2AError as error:
                 dialect = select.before_body(exchange.version(), allowed=mount.versions)
                 await _refuse(exchange, mount, error, dialect)

@@ -50,6 +50,8 @@ class Mount:
     authenticator: Authenticator | None = None
     private: bool = False
     """The card is for authenticated callers only."""
+    check_reader: Callable[[Principal], None] | None = None
+    """Raises `Forbidden` if an authenticated caller may not read a private card. None: all may."""
     signer: Signer | None = None
     deduplicates: Callable[[], bool] | None = None
     """False: a repeated `Idempotency-Key` is not recognised and events have no numbers, so clients are not told that they

@@ -16,7 +16,7 @@ from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Audit, Bus, Store
 from dragoman.engine.runner import NodeOptions
 from dragoman.model.card import AgentCard
-from dragoman.model.ops import Scope, Service
+from dragoman.model.ops import Principal, Scope, Service
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.observe.shared_memory import SharedSecrets
@@ -115,6 +115,8 @@ class Bridged:
     """Answers its calls. None: the engine does, and keeps its tasks."""
     card: Callable[[], AgentCard] | None = None
     """The card to publish. Raises `Unavailable` while it is not known."""
+    check_reader: Callable[[Principal], None] | None = None
+    """Raises `Forbidden` if a caller may not read a private card."""
     deduplicates: Callable[[], bool] | None = None
     """True if repeated keys and the numbers of events are honoured, as a server of ours does."""
     quota: Quota | None = None

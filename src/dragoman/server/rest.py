@@ -209,10 +209,10 @@ class _ExtensionRestCall(HttpCall):
 
 
 async def _may_read(exchange: Exchange, mount: Mount) -> bool:
-    """False, after a refusal, if the card is private and the caller is not authenticated."""
+    """False, after a refusal, if the card is private and not for this caller."""
     if mount.private:
         try:
-            await exchange.principal(mount)
+            await exchange.card_reader(mount)
         except A2AError as error:
             status, body = write_rest_error(error, "1.0")
             await exchange.respond(status, _encode(body), (JSON, *mount.refusal(error, status)))
