@@ -191,6 +191,14 @@ async def test_counts_are_by_tenant_agent_and_state(store: Store) -> None:
     ]
 
 
+async def test_the_size_of_a_tenant_is_that_of_its_logs(store: Store) -> None:
+    await fill(store)
+    infos = (await store.index.find(TaskQuery(), limit=100)).tasks
+    sizes = {each: sum(info.size for info in infos if info.scope.tenant == each) for each in ("acme", "beta")}
+    assert {each: await store.index.size(each) for each in sizes} == sizes and all(sizes.values())
+    assert await store.index.size("nobody") == 0
+
+
 async def test_nodes_have_their_leases(store: Store, log: Log) -> None:
     await log.create("t", "c", mail(), node="n1")
     nodes = {node.id: node for node in await store.index.nodes()}

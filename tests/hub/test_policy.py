@@ -487,6 +487,25 @@ async def test_a_conversation_has_so_many_messages_and_so_much_text() -> None:
         assert hub.hub.quotas.of(acme.tenant.key) == {}
 
 
+async def test_the_requests_of_a_tenant_have_so_much_room_and_another_tenant_has_its_own() -> None:
+    async with house(lambda prompt: "ok", max_request_mb=1) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        large = "x" * 200_000
+        for _ in range(2):
+            assert (await acme.ask(large))[-1][1]["ok"]
+        refused = await acme("POST", "/v1/orchestrate", {"message": large})
+        assert refused.status == 413 and refused.json["reason"] == "storage_limit"
+        assert "MB of requests, and may store 1" in refused.json["error"]
+        over_a2a = await acme.rpc("index", "message/send", message(large))
+        assert "max_request_mb" in over_a2a.json["error"]["message"]
+        assert (await acme.ask("small"))[-1][1]["ok"]
+        assert 800_000 < (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"] < 1 << 20
+        assert (await other.ask(large))[-1][1]["ok"]
+        assert hub.hub.quotas.of(acme.tenant.key) == {}
+        await change(hub, acme, max_request_mb=0)
+        assert (await acme.ask(large))[-1][1]["ok"]
+
+
 async def test_a_command_that_finds_no_room_tells_the_model() -> None:
     replies = ["/mem add entry user Likes tea\nx\n/endmem\n/mem write note", "noted"]
 

@@ -112,6 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "max_artifact_mb": "MB of all files of one tenant",
         "max_scratchpads": "scratchpads of one tenant",
         "max_scratchpad_mb": "MB of all scratchpads of one tenant",
+        "max_request_mb": "MB of the stored requests of one tenant",
         "max_todos": "todos of one tenant",
         "max_schedules": "schedules of one tenant",
         **LIMITS,

@@ -501,6 +501,10 @@ class TaskIndex(Protocol):
         """How many tasks that peers can see are in each state, by tenant and agent."""
         ...
 
+    async def size(self, tenant: str) -> int:
+        """The bytes of the logs of all tasks of a tenant."""
+        ...
+
     async def nodes(self) -> Sequence[NodeInfo]:
         """The nodes that are known, also those whose leases have lapsed."""
         ...

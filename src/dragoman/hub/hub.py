@@ -47,7 +47,7 @@ from dragoman.hub.store.spending import Spending, Usages
 from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
-from dragoman.hub.tenants.admission import Admission, Budgets, Quotas, TenantWatch
+from dragoman.hub.tenants.admission import Admission, Budgets, Quotas, RequestRoom, TenantWatch
 from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, rename_tenant
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.remote_agents import HubPeers
@@ -144,6 +144,7 @@ class Hub:
             self.metrics,
             self.budgets,
             self.policies,
+            RequestRoom(store.index.size),
             starts=lambda scope, task: self.engine.runner.runs(scope, task),
         )
         self._watch = TenantWatch(
@@ -199,6 +200,10 @@ class Hub:
             work = asyncio.create_task(self.budgets.count(int(scope.tenant), tokens, used.cost))
             self._counting.add(work)
             work.add_done_callback(self._counting.discard)
+
+    async def request_bytes(self, tenant: int) -> int:
+        """The bytes of the logs of a tenant's requests."""
+        return await self._store.index.size(str(tenant))
 
     def metrics_text(self) -> bytes:
         """The metrics in the text format of Prometheus."""
@@ -293,6 +298,7 @@ class Hub:
             call, request, via=NATIVE, conversation=conversation, inline=inline is not None
         ) as (call, request):
             parts = await read_input()
+            await self.admission.check_room(tenant, parts)
             metadata = request.metadata
             if inline is not None:
                 metadata = {

@@ -119,6 +119,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_artifact_mb: Whole = _POLICY.max_artifact_mb
     max_scratchpads: Whole = _POLICY.max_scratchpads
     max_scratchpad_mb: Whole = _POLICY.max_scratchpad_mb
+    max_request_mb: Whole = _POLICY.max_request_mb
     max_todos: Whole = _POLICY.max_todos
     max_schedules: Whole = _POLICY.max_schedules
     max_connections: Whole = 256

@@ -612,6 +612,10 @@ class MemoryIndex:
                     counts[scope.tenant, scope.agent, state] += len(tasks)
         return [(tenant, agent, TaskState(state), n) for (tenant, agent, state), n in counts.items()]
 
+    async def size(self, tenant: str) -> int:
+        snapshots = (task.snapshot for task in self._store._tasks.values())
+        return sum(each.size for each in snapshots if each.scope.tenant == tenant)
+
     async def nodes(self) -> Sequence[NodeInfo]:
         leases = Counter(task.row.node for task in self._store._tasks.values() if task.row.node)
         nodes = self._store._nodes

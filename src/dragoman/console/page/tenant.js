@@ -142,6 +142,7 @@ const STORED = [
   ["Todos", (s) => s.todos, (p) => p.max_todos],
   ["Schedules", (s) => s.schedules, (p) => p.max_schedules],
   ["Requests", (s) => s.requests, () => 0],
+  ["Size of requests", (s) => s.request_bytes, (p) => p.max_request_mb * MB, size],
 ];
 // member of a policy, its name, what it says
 const MEMBERS = [
@@ -162,6 +163,7 @@ const MEMBERS = [
   ["max_artifact_mb", "MB of files", ""],
   ["max_scratchpads", "Scratchpads", ""],
   ["max_scratchpad_mb", "MB of scratchpads", ""],
+  ["max_request_mb", "MB of requests", "their messages, events and results"],
   ["max_todos", "Todos", ""],
   ["max_schedules", "Schedules", ""],
 ];

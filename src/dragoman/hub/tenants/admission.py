@@ -43,6 +43,7 @@ from dragoman.hub.store.database import Database
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.spending import COST, TOKENS, Spending, seconds_to_midnight
 from dragoman.hub.store.tenants import Tenant, Tenants
+from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, Principal, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota
@@ -262,6 +263,39 @@ class Budgets:
 # -- admission ---------------------------------------------------------------------------------------------
 
 
+class RequestRoom:
+    """Checks how much the logs of a tenant's requests have, which only the task store knows.
+
+    It is asked again after some seconds, or when messages with many bytes came meanwhile. What came here since then is added.
+    """
+
+    def __init__(self, size: Callable[[str], Awaitable[int]]) -> None:
+        self._size = size
+        self._known: dict[str, tuple[float, int, int]] = {}
+        """When a tenant was measured, its bytes then, and those of messages since."""
+
+    async def take(self, tenant: str, more: int, limit: int) -> None:
+        """Count a message of `more` bytes. Raises `QuotaExceeded` if the tenant would have more than `limit` bytes."""
+        if not limit:
+            return
+        at, used, added = self._known.get(tenant, (0.0, 0, _MEASURE_BYTES))
+        if added + more > _MEASURE_BYTES or time.monotonic() - at > _MEASURE_SECONDS:
+            at, used, added = time.monotonic(), await self._size(tenant), 0
+        fits = used + added + more <= limit
+        self._known[tenant] = at, used, added + more if fits else added
+        if not fits:
+            raise QuotaExceeded(
+                f"this tenant stores {(used + added) / _MB:.1f} MB of requests, and may store {limit // _MB}. Requests are deleted some "
+                "days after they end; the operator can raise the limit (max_request_mb)",
+                metadata={"reason": "storage_limit"},
+            )
+
+
+_MB = 1 << 20
+_MEASURE_BYTES = 8 * _MB
+_MEASURE_SECONDS = 5.0
+
+
 class Admission:
     """`starts`: whether a task of a scope runs at this hub, or is about to."""
 
@@ -273,17 +307,26 @@ class Admission:
         metrics: HubMetrics,
         budgets: Budgets | None = None,
         policies: Policies | None = None,
+        room: RequestRoom | None = None,
         *,
         starts: Callable[[Scope, str], bool],
     ) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
         self._budgets, self._policies, self._starts = budgets, policies, starts
+        self._room = room
         self._changed = asyncio.Event()
         """Set, and replaced, when a tenant changes."""
 
     async def _check_budget(self, tenant: Tenant) -> None:
         if self._budgets is not None:
             await self._budgets.check(tenant.id)
+
+    async def check_room(self, tenant: Tenant, *content: Any) -> None:
+        """Count what comes into the log of a request. Raises `QuotaExceeded`."""
+        if self._room is not None and self._policies is not None:
+            limit = (await self._policies.of(tenant.id)).max_request_mb * _MB
+            size = sum(len(msgspec.json.encode(each)) for each in content)
+            await self._room.take(tenant.key, 2 * size + 1, limit)  # the prompt with it is recorded, too
 
     async def admit_read(self, tenant: Tenant) -> None:
         """Count a request that starts nothing. Raises `RateLimited`."""
@@ -338,6 +381,7 @@ class Admission:
         try:
             await self._quotas.take_token(tenant)
             await self._check_budget(tenant)
+            await self.check_room(tenant, message, metadata)
             if not message.task_id or call.names_tasks:
                 message = _with_ids(message)
                 call = replace(call, names_tasks=True)

@@ -60,6 +60,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_artifact_mb: Whole = 500
     max_scratchpads: Whole = 250
     max_scratchpad_mb: Whole = 64
+    max_request_mb: Whole = 2000
+    """The logs of all stored requests: messages, answers, events, results of commands."""
     max_todos: Whole = 2000
     max_schedules: Whole = 200
 

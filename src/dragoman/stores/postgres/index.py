@@ -63,6 +63,9 @@ _COUNTS = """
 select tenant, agent, state, sum(n)::bigint from dragoman.counts join dragoman.scopes using (scope)
 group by tenant, agent, state having sum(n) > 0
 """
+_SIZE = """
+select coalesce(sum(size), 0)::bigint from dragoman.scopes join dragoman.tasks using (scope) where tenant = $1
+"""
 _NODES = """
 select node, until - dragoman.clock(),
 (select count(*) from dragoman.tasks where ready and tasks.node = nodes.node) from dragoman.nodes order by node
@@ -107,6 +110,9 @@ class PostgresIndex:
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._database.read(lambda db: db.fetch(_COUNTS))
         return [(tenant, agent, TaskState(state), n) for tenant, agent, state, n in rows]
+
+    async def size(self, tenant: str) -> int:
+        return int(await self._database.read(lambda db: db.fetchval(_SIZE, tenant)))
 
     async def nodes(self) -> Sequence[NodeInfo]:
         rows = await self._database.read(lambda db: db.fetch(_NODES))

@@ -62,6 +62,7 @@ order by asked.key limit :limit
 _COUNTS = """
 select tenant, agent, state, sum(n) from counts cross join scopes using (scope) where n > 0 group by tenant, agent, state
 """
+_SIZE = "select coalesce(sum(size), 0) from scopes cross join tasks using (scope) where tenant = ?"
 _NODES = """
 select node, until, (select count(*) from tasks where ready = 1 and tasks.node = nodes.node) from nodes order by node
 """
@@ -94,6 +95,10 @@ class SqliteIndex:
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._file.reads.in_thread(lambda db: db.execute(_COUNTS).fetchall())
         return [(tenant, agent, TaskState(state), n) for tenant, agent, state, n in rows]
+
+    async def size(self, tenant: str) -> int:
+        row = await self._file.reads.in_thread(lambda db: db.execute(_SIZE, (tenant,)).fetchone())
+        return int(row[0])
 
     async def nodes(self) -> Sequence[NodeInfo]:
         rows = await self._file.reads.in_thread(lambda db: db.execute(_NODES).fetchall())
