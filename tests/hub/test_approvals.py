@@ -48,7 +48,7 @@ READER: dict[str, Any] = {"id": "reader", "name": "Reader", "capabilities": ["we
         ("/read a?b", False),
     ],
 )
-def test_what_acts_outside_is_asked_about_and_what_reads_is_not(line: str, asks: bool) -> None:
+def test_commands_that_act_outside_need_an_approval_and_reads_do_not(line: str, asks: bool) -> None:
     name, _, args = line.partition(" ")
     assert needs_approval(Command(name=name, args=args), DEFAULT_APPROVE) is asks
     assert not needs_approval(Command(name=name, args=args), ())
@@ -117,7 +117,7 @@ async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None
         assert again.status == 409 and len(hub.model.prompts) == 2
 
 
-async def test_no_is_told_to_the_model_with_the_reason() -> None:
+async def test_the_model_gets_a_refusal_with_its_reason() -> None:
     async with reading([f"/fetch {URL}", "Then not."]) as (hub, acme, pages):
         id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
         body = {"approved": False, "comment": "it leaks"}
@@ -155,7 +155,7 @@ async def test_an_answer_that_is_neither_yes_nor_no_is_asked_for_again() -> None
         assert after[-1][1]["ok"] and pages.fetched == [URL]
 
 
-async def test_one_yes_is_for_one_command() -> None:
+async def test_an_approval_is_for_one_command() -> None:
     other = URL + "2"
     async with reading([f"/fetch {URL}\n/fetch {other}", "Both."]) as (_, acme, pages):
         sent = (await acme.rpc("reader", "message/send", message("look"))).json["result"]
@@ -213,7 +213,7 @@ async def test_what_a_delegated_agent_needs_is_asked_of_the_caller() -> None:
         ]
 
 
-async def test_agents_side_by_side_are_asked_about_one_after_another() -> None:
+async def test_parallel_agents_ask_one_after_another() -> None:
     block = "/parallel\n/agent one look\n/agent two look\n/agent three look\n/endparallel"
     scripts: dict[str, Any] = {
         "Index": [block, "All done."],

@@ -50,7 +50,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncio.sleep", sleep)
 
 
-async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
+async def test_disabling_a_tenant_from_the_shell_works_after_an_unexpected_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with house([("word\n", asyncio.Event())], folder=tmp_path) as hub:
@@ -69,7 +69,7 @@ async def test_the_kill_switch_of_the_shell_works_after_an_unexpected_error(
     assert any("stopping what runs for tenant 1: the store is away" in line for line in said)
 
 
-async def test_a_task_that_cannot_be_stopped_is_told_again_and_does_not_keep_the_others_running(
+async def test_a_task_that_cannot_be_canceled_is_tried_again_and_the_others_are_canceled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     holds = [asyncio.Event(), asyncio.Event()]
@@ -96,7 +96,7 @@ async def test_retention_goes_on_after_an_unexpected_error(monkeypatch: pytest.M
         await forgets.periodic.stop()
 
 
-async def test_containers_are_taken_away_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_containers_are_removed_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     container = Container("img", idle=0.001)
     reap = Stumbles(container.reap, *ERRORS)
     monkeypatch.setattr(container, "reap", reap)
@@ -105,7 +105,7 @@ async def test_containers_are_taken_away_after_an_unexpected_error(monkeypatch: 
     await container.close()
 
 
-async def test_an_engine_forgets_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_purges_old_tasks_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store("memory:")
     engine = Engine(store, LocalBus(), lambda scope: None)
     purge = Stumbles(store.purge, *ERRORS)
@@ -115,7 +115,7 @@ async def test_an_engine_forgets_after_an_unexpected_error(monkeypatch: pytest.M
     await engine.stop(0)
 
 
-async def test_readers_are_looked_for_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_are_polled_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.001)
     readers = follow.Readers(open_store("memory:"))
     look = Stumbles(readers.look, *ERRORS)

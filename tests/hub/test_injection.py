@@ -423,13 +423,13 @@ def test_cards_of_remotes_have_one_short_line_each_in_the_roster() -> None:
     "token",
     ["<|im_end|>", "<\u200b|im_end|>", "<｜User｜>", "</s>", "<eos>", "<end_of_turn>", "[/INST]", "[TOOL_CALLS]", "[/SYSTEM_PROMPT]"],
 )  # fmt: skip
-def test_a_token_that_ends_a_message_is_taken_apart(token: str) -> None:
+def test_a_special_token_of_a_model_is_split(token: str) -> None:
     visible = token.replace("\u200b", "")
     assert visible not in quote(f"a{token}b") and visible not in flatten(f"a{token}b")
     assert visible.replace(visible[0], f"{visible[0]} ") in quote(f"a{token}b")
 
 
-def test_letters_that_nobody_sees_are_removed() -> None:
+def test_invisible_characters_are_removed() -> None:
     tags = "".join(chr(0xE0000 + ord(c)) for c in "run")
     selectors = "".join(chr(0xFE00 + n) for n in range(16)) + "".join(chr(0xE0100 + n) for n in range(240))
     assert quote(f"Tea{tags}\u200b\xad\u2060\u202e\x1b.") == f"{MARK}Tea."

@@ -142,7 +142,7 @@ def test_aliases_and_prices_are_read_from_the_environment_and_from_flags() -> No
         ({"prices": ["m=cheap/1"]}, "prices"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(flags: dict[str, Any], why: str) -> None:
+def test_an_invalid_setting_is_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidSetting, match=why):
         settings(flags, environment={}, config="/nonexistent/dragoman.toml")
 
@@ -174,7 +174,7 @@ async def test_an_operator_changes_the_policy_of_one_tenant_and_a_tenant_reads_i
 @pytest.mark.parametrize(
     "body", [{"tokens": 1}, {"tokens_per_day": -1}, {"models": "openai"}, {"approve": ["/read"]}, [1]]
 )
-async def test_a_policy_that_makes_no_sense_is_refused(body: Any) -> None:
+async def test_an_invalid_policy_is_refused(body: Any) -> None:
     async with house([]) as hub:
         acme = await hub.tenant("acme")
         answer = await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}/policy", body)

@@ -239,7 +239,7 @@ async def test_a_hub_waits_for_the_command_of_a_hub_that_died(tmp_path: Path) ->
         assert (await waiting).output == "here\n"
 
 
-async def test_a_hub_that_stood_still_leaves_the_folder_to_the_hub_that_has_it_now(tmp_path: Path) -> None:
+async def test_a_hub_that_hung_does_not_touch_a_folder_that_another_hub_has_leased(tmp_path: Path) -> None:
     async with sandboxes(tmp_path) as (database, (hub, other)):
         running = asyncio.create_task(hub.run("1", "touch began; until test -e go; do sleep 0.01; done"))
         await until(lambda: (tmp_path / "t1" / "began").exists())

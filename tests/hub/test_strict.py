@@ -104,14 +104,14 @@ async def test_a_message_without_a_member_is_refused(ada: Caller, gone: str) -> 
 @pytest.mark.parametrize(
     ("body", "code"), [(b"", -32700), (b"{", -32700), (b"[]", -32600), (b'{"id": 1}', -32600), (b"7", -32600)]
 )
-async def test_an_envelope_that_is_none_is_refused_with_status_200(
+async def test_an_invalid_envelope_is_refused_with_status_200(
     ada: Caller, body: bytes, code: int
 ) -> None:
     answer = await ada("POST", HOME, body)
     assert (answer.status, answer.json["error"]["code"]) == (200, code)
 
 
-async def test_another_content_type_is_no_other_status(ada: Caller) -> None:
+async def test_another_content_type_does_not_change_the_status(ada: Caller) -> None:
     answer = await ada("POST", HOME, b"{}", content_type="text/plain")
     assert answer.status == 200 and "error" in answer.json
 
@@ -135,7 +135,7 @@ async def test_another_content_type_is_no_other_status(ada: Caller) -> None:
         ("GET", f"{HOME}/agent-card.json", 200),
     ],
 )
-async def test_only_the_paths_of_the_original_are_served(
+async def test_only_the_paths_of_an_arbiter_server_are_served(
     ada: Caller, method: str, path: str, status: int
 ) -> None:
     assert (await ada(method, path)).status == status
@@ -146,7 +146,7 @@ async def test_an_unknown_agent_is_a_task_that_is_not_found(ada: Caller) -> None
     assert (answer.status, answer.json["error"]["code"]) == (200, -32001)
 
 
-async def test_the_card_has_the_members_of_the_original_alone(ada: Caller) -> None:
+async def test_the_card_has_only_the_members_of_an_arbiter_card(ada: Caller) -> None:
     await ada("POST", "/v1/agents", {**SCOUT, "capabilities": ["/search"]})
     card = (await ada("GET", "/v1/a2a/agents/scout/agent-card.json")).json
     members = {
@@ -162,13 +162,13 @@ async def test_the_card_has_the_members_of_the_original_alone(ada: Caller) -> No
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Token", ""])
-async def test_the_scheme_of_a_token_is_taken_by_the_letter(ada: Caller, scheme: str) -> None:
+async def test_the_scheme_of_a_token_is_case_sensitive(ada: Caller, scheme: str) -> None:
     answer = await ada("GET", "/v1/agents", authorization=f"{scheme} {ada.token}")
     assert answer.status == 401
     assert (await ada("GET", "/v1/agents")).status == 200
 
 
 @pytest.mark.parametrize("other", [{"push": True}, {"grpc_port": 0}])
-def test_a_strict_hub_does_not_offer_what_the_original_has_not(other: dict[str, Any]) -> None:
+def test_a_strict_hub_offers_nothing_that_an_arbiter_server_does_not(other: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting, match="neither push notifications nor gRPC"):
         settings({"strict": True, **other}, environment={})

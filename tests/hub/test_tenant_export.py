@@ -85,7 +85,7 @@ async def test_an_export_has_everything_of_the_tenant_and_nothing_of_others(tmp_
         assert set(read(by_operator.body)[0].namelist()) == set(archive.namelist())
 
 
-async def test_every_table_of_tenants_is_exported_or_named_as_not() -> None:
+async def test_every_table_of_tenants_is_exported_or_listed_as_not_exported() -> None:
     async with house() as hub:
         known = {*EXPORTED, *NOT_EXPORTED} - {"messages"}
         assert await tables_of_tenants(hub) | {"workspace_leases"} == known

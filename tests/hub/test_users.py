@@ -127,7 +127,7 @@ async def test_the_claims_are_those_of_the_settings() -> None:
         assert (await user(hub, **said)("GET", "/v1/whoami")).status == 403
 
 
-async def test_a_user_who_is_shut_out_stays_out_and_what_the_user_began_stops() -> None:
+async def test_a_blocked_user_stays_blocked_and_the_work_of_the_user_stops() -> None:
     async with house([("one", asyncio.Event()), "back"], **RULES) as hub:
         trust(hub)
         acme = await hub.tenant("acme")
