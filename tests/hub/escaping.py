@@ -19,9 +19,10 @@ from typing import Any
 import uvloop
 
 from dragoman.errors import A2AError
-from dragoman.hub.assembly import ExternalServices, application
+from dragoman.hub.assembly import application
 from dragoman.hub.sandbox import process
 from dragoman.hub.settings import Settings
+from dragoman.hub.tools.toolbox import ExternalServices
 from tests.hub.scripted import ScriptedModel
 
 SECRET = "sesame-open"

@@ -104,9 +104,7 @@ async def test_a_message_without_a_member_is_refused(ada: Caller, gone: str) -> 
 @pytest.mark.parametrize(
     ("body", "code"), [(b"", -32700), (b"{", -32700), (b"[]", -32600), (b'{"id": 1}', -32600), (b"7", -32600)]
 )
-async def test_an_invalid_envelope_is_refused_with_status_200(
-    ada: Caller, body: bytes, code: int
-) -> None:
+async def test_an_invalid_envelope_is_refused_with_status_200(ada: Caller, body: bytes, code: int) -> None:
     answer = await ada("POST", HOME, body)
     assert (answer.status, answer.json["error"]["code"]) == (200, code)
 

@@ -18,7 +18,6 @@ from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Advisor, Constitution
-from dragoman.hub.assembly import ExternalServices
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.artifacts import Artifacts, clean_path
@@ -32,7 +31,7 @@ from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.toolbox import toolbox
+from dragoman.hub.tools.toolbox import ExternalServices, toolbox
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks

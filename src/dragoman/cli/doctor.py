@@ -16,7 +16,6 @@ from dragoman.cli import show
 from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.assembly import AGENTS_FILE, SERVERS_FILE
 from dragoman.hub.models import local
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.sandbox.child_process import command_user, root_warning
@@ -26,6 +25,7 @@ from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
+from dragoman.hub.tools.toolbox import AGENTS_FILE, SERVERS_FILE
 from dragoman.server.tls import server_context
 
 _OK, _WARN, _BAD = "ok", "note", "WRONG"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,9 +13,7 @@ from dragoman.buses import open_bus
 from dragoman.catalogue import open_catalogue
 from dragoman.catalogue.settings import read_catalogue
 from dragoman.client.client import ConnectedPeers
-from dragoman.client.config import CONFIG
 from dragoman.client.fetch import Fetcher
-from dragoman.client.transport.network import AddressRefused
 from dragoman.engine.runner import Program
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
@@ -35,36 +29,21 @@ from dragoman.hub.models import Model, ModelError, local, traits_of
 from dragoman.hub.models.calls import ModelByProvider, RetryingModel
 from dragoman.hub.models.local import DemoModel, EchoModel, ScriptFileModel
 from dragoman.hub.models.offered import ModelNames, Prices
-from dragoman.hub.sandbox import Cell, Sandbox
-from dragoman.hub.sandbox.child_process import command_user, root_warning
-from dragoman.hub.sandbox.container import Container
-from dragoman.hub.sandbox.process import Process
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
-from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.catalogue import CatalogueEntry
-from dragoman.hub.store.database import Database, open_database
-from dragoman.hub.store.policies import Policies
+from dragoman.hub.store.database import open_database
 from dragoman.hub.store.requests import IdempotencyKeys
 from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Quotas
-from dragoman.hub.tools import Tool
-from dragoman.hub.tools import mcp as mcp_servers
-from dragoman.hub.tools import remote_agents as remotes
-from dragoman.hub.tools.fetcher import HttpFetcher
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.mcp import McpServers
-from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
-from dragoman.hub.tools.remote_agents import RemoteAgents
-from dragoman.hub.tools.toolbox import toolbox
-from dragoman.hub.tools.web import ADDRESSES, SearchEngine
+from dragoman.hub.tools.toolbox import ExternalServices
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.observe.shared_quota import SharedQuota
-from dragoman.push.guard import Guard
 from dragoman.push.options import PushOptions
 from dragoman.push.seal import read_keys
 from dragoman.push.sender import open_push_sender
@@ -383,113 +362,4 @@ def _push(settings: Settings) -> PushOptions:
     """Only public addresses, unless the operator allows private ones."""
     return PushOptions(
         allow_private=settings.allow_private, http=settings.allow_private, seal=read_keys(settings.push_seal)
-    )
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-AGENTS_FILE, SERVERS_FILE = "a2a_agents.json", "mcp_servers.json"
-
-
-class ExternalServices:
-    def __init__(
-        self, settings: Settings, metrics: HubMetrics, leases: WorkspaceLeases | None = None
-    ) -> None:
-        guard = Guard(allow_private=settings.allow_private, http=True)
-        folder = settings.folder
-        self._guard, self._timezone = guard, settings.timezone
-        self.fetcher = HttpFetcher(guard.dial)
-        self.remotes = RemoteAgents({}, guard=guard, environ=os.environ)
-        self._servers = McpServers({})
-        agents = RegistryFile(folder / AGENTS_FILE, remotes.read_registry, self.remotes.change)
-        servers = RegistryFile(folder / SERVERS_FILE, mcp_servers.read_registry, self._servers.change)
-        self.remotes.agents.update(agents.load())
-        self._servers.add(servers.load())
-        self.registries = RegistryWatch([agents, servers])
-        self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
-        self._search = _search(settings)
-
-    def follow(self, policies: Policies) -> None:
-        """Show each tenant what its policy says."""
-
-        async def allows_remote(tenant: str, name: str) -> bool:
-            return (await policies.of(tenant)).allows_remote(name)
-
-        async def allows_mcp(tenant: str, name: str) -> bool:
-            return (await policies.of(tenant)).allows_mcp(name)
-
-        self.remotes.allows, self._servers.allows = allows_remote, allows_mcp
-
-    def tools(self, database: Database, model: Model, artifacts: Artifacts) -> tuple[Tool, ...]:
-        return toolbox(
-            database,
-            model=model,
-            fetcher=self.fetcher,
-            check=self._check,
-            search=self._search,
-            mcp=self._servers,
-            remotes=self.remotes,
-            sandbox=self._sandbox,
-            artifacts=artifacts,
-            timezone=self._timezone,
-        )
-
-    async def _check(self, url: str) -> None:
-        """Check and connect to the address of a URL. Raises `OSError`."""
-        self._guard.check(url.partition("#")[0])
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        (await self._guard.dial(parts.hostname or "", port)).close()
-
-    async def close(self) -> None:
-        await self.registries.periodic.stop()
-        await self.fetcher.close()
-        await self._servers.close()
-        if self._search is not None:
-            await self._search.close()
-        if self._sandbox is not None:
-            await self._sandbox.close()
-
-
-def _search(settings: Settings) -> SearchEngine | None:
-    """Raises `ValueError`."""
-    if not settings.search:
-        return None
-    guard = Guard(allow_private=settings.search_private, http=True)
-    try:
-        guard.check(settings.search_url or ADDRESSES[settings.search])
-    except AddressRefused as error:
-        raise ValueError(f"the address of the search engine is refused: {error}") from None
-    return SearchEngine(settings.search, key=settings.search_key, url=settings.search_url, dial=guard.dial)
-
-
-def _sandbox(settings: Settings, metrics: HubMetrics, leases: WorkspaceLeases | None) -> Sandbox:
-    cell: Cell
-    whose = command_user()
-    if warning := root_warning():
-        log.warning("%s", warning)
-    if settings.exec_image:
-        cell = Container(
-            settings.exec_image, memory_mb=settings.exec_memory_mb, owner=whose, counted=metrics.sandbox
-        )
-    else:
-        cell = Process(
-            hidden=[settings.folder, Path(CONFIG)],
-            seconds=settings.exec_seconds,
-            memory_mb=settings.exec_memory_mb,
-            file_mb=settings.exec_disk_mb,
-            owner=whose,
-            unconfined=settings.exec_unconfined,
-        )
-    return Sandbox(
-        settings.folder / "workspaces",
-        cell,
-        seconds=settings.exec_seconds,
-        disk=settings.exec_disk_mb << 20,
-        memory=0 if settings.exec_image else settings.exec_memory_mb << 20,
-        owner=whose,
-        counted=metrics.sandbox,
-        leases=leases,
     )
