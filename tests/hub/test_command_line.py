@@ -128,6 +128,39 @@ def test_the_hub_that_init_says_is_next_is_the_one_that_it_made(
     assert capsys.readouterr().out.endswith("next: dragoman hub, with the same --store\n")
 
 
+def test_the_policy_of_a_tenant_is_shown_and_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--data", "d"]) == 0
+    changes = ["tokens_per_day=5000", "models=openai/*,fast", "approve=none", "max_todos=7"]
+    assert main(["tenant", "policy", "default", *changes, "--data", "d"]) == 0
+    assert main(["tenant", "policy", "default", "max_todos=default", "--data", "d"]) == 0
+    capsys.readouterr()
+    assert main(["tenant", "policy", "1", "--data", "d"]) == 0
+    shown = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    for row in (
+        ["tokens_per_day", "5000", "tenant"],
+        ["models", "openai/*, fast", "tenant"],
+        ["approve", "none", "tenant"],
+        ["max_todos", "2000", "hub"],
+    ):
+        assert row in shown
+    for wrong in ("max_todos", "max_todos=-1", "max_todos=many", "max_todo=1", "approve=/rm"):
+        assert main(["tenant", "policy", "default", wrong, "--data", "d"]) == 1
+        assert "dragoman: " in capsys.readouterr().err
+
+
+def test_an_agent_whose_model_its_tenant_may_not_use_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--data", "d"]) == 0
+    (tmp_path / "scout.json").write_text(json.dumps({**SCOUT, "model": "openai/gpt-x"}))
+    apply = ["agent", "apply", "scout.json", "--tenant", "default", "--data", "d"]
+    assert main(apply) == 0
+    assert "which this tenant may not use" in capsys.readouterr().err
+    assert main(["tenant", "policy", "default", "models=openai/*", "--data", "d"]) == 0
+    assert main(apply) == 0
+    assert "may not use" not in capsys.readouterr().err
+
+
 def test_doctor_says_that_others_can_look_into_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,9 +17,10 @@ from dragoman.cli.connect import report_error
 from dragoman.cli.hub import read
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NOT_JSON
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import open_database
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.tenants import Tenants
 
 T = TypeVar("T")
@@ -139,7 +140,9 @@ class _HubDatabase:
         given = read(args)
         if not given.store and not (given.folder / "hub.db").is_file():
             raise HubRefused(f"there is no hub in {given.folder}: `dragoman init` creates one")
-        self._tenant = args.tenant
+        from dragoman.hub.assembly import model_names
+
+        self._tenant, self._names = args.tenant, model_names(given)
         self._database = open_database(given.tasks, given.folder, policy=given.policy)
 
     async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
@@ -148,7 +151,12 @@ class _HubDatabase:
         catalogue = Catalogue(self._database)
         result: Any = None
         if method == "PUT":
-            result = (await catalogue.replace(tenant, id, msgspec.json.decode(body), make=True)).public
+            entry = await catalogue.replace(tenant, id, msgspec.json.decode(body), make=True)
+            try:
+                self._names.check(await Policies(self._database).of(tenant), entry.constitution)
+            except InvalidParams as error:  # a hub may have other settings than this command
+                show.say(f"dragoman: {id}: {error.message}", sys.stderr)
+            result = entry.public
         elif method == "DELETE":
             await catalogue.delete(tenant, id)
         elif id:

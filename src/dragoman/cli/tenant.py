@@ -12,15 +12,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import open_blobs
 from dragoman.hub.store.database import open_database
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.store.tokens import RUN, SCOPES
 from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, file_name, rename_tenant
+from dragoman.hub.tenants.policy import EMPTY_LIST, LISTS
 from dragoman.stores import open_store
 
 WAITS, WAIT_SECONDS = 50, 0.2
@@ -37,6 +41,9 @@ EPILOG = """\
   dragoman tenant tokens acme                                     list its tokens and users
   dragoman tenant rotate-token acme 7 --overlap 24h               replace a token; the old one is valid for a day
   dragoman tenant revoke-token acme 7                             revoke a token, or block a user
+
+  dragoman tenant policy acme                                     what it may use and store
+  dragoman tenant policy acme tokens_per_day=50000000 models=openai/*,fast max_todos=default
 
   dragoman tenant rotate-admin --overlap 1h                       replace the admin token
 
@@ -66,6 +73,7 @@ def register(commands: Any) -> None:
         ("rotate-token", _rotate_token, "replace one token of a tenant"),
         ("revoke-token", _revoke_token, "revoke a token of a tenant, or block a user"),
         ("allow-user", _allow_user, "unblock a user"),
+        ("policy", _policy, "show or change what a tenant may use and store"),
         ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
     ):
         each = verbs.add_parser(verb, help=about)
@@ -81,6 +89,13 @@ def register(commands: Any) -> None:
             each.add_argument("--yes", action="store_true", help="do not ask")
         if verb == "rename":
             each.add_argument("new_name", help="the new name")
+        if verb == "policy":
+            each.add_argument(
+                "changes",
+                nargs="*",
+                metavar="MEMBER=VALUE",
+                help="such as max_memories=100, models=openai/*,fast, approve=none; default: as the hub says",
+            )
         if verb == "add-token":
             each.add_argument("token", help="name of the new token")
             each.add_argument(
@@ -117,7 +132,7 @@ async def run(args: argparse.Namespace) -> int:
     if work is not _add and not given.store and not (folder / "hub.db").is_file():
         print(f"dragoman: there is no hub in {folder}: `dragoman init` creates one", file=sys.stderr)
         return 1
-    database = open_database(given.tasks, folder)
+    database = open_database(given.tasks, folder, policy=given.policy)
     try:
         await database.open()
         args.store_url, args.folder, args.database, args.blobs = given.tasks, folder, database, given.blobs
@@ -141,6 +156,36 @@ async def _list(tenants: Tenants, args: argparse.Namespace) -> None:
         ("id", "name", "state"),
         [(str(t.id), t.name, "disabled" if t.disabled else "enabled") for t in await tenants.list()],
     )
+
+
+async def _policy(tenants: Tenants, args: argparse.Namespace) -> None:
+    tenant, policies = await tenants.find(args.name), Policies(args.database)
+    if args.changes:
+        await policies.change(tenant.id, dict(map(_change, args.changes)), actor="cli")
+    policy, own = await policies.of(tenant.id), await policies.own(tenant.id)
+    values = msgspec.structs.asdict(policy).items()
+    show.table(
+        ("member", "value", "from"),
+        [(name, _shown(value), "tenant" if name in own else "hub") for name, value in values],
+    )
+
+
+def _change(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidParams(f"{text[:80]!r} is no change of a policy: MEMBER=VALUE, such as max_memories=100")
+    if value == "default":
+        return name, None
+    if name in LISTS:
+        return name, [] if value in ("", EMPTY_LIST) else value.split(",")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _shown(value: Any) -> str:
+    return (", ".join(value) or EMPTY_LIST) if isinstance(value, tuple) else str(value)
 
 
 async def _disable(tenants: Tenants, args: argparse.Namespace) -> None:
