@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.cli.arguments import LIMITS
 from dragoman.errors import A2AError
 from dragoman.hub.models.hosted import missing_key
-from dragoman.hub.settings import InvalidSetting, Settings, settings
+from dragoman.hub.settings import TYPES, InvalidSetting, Settings, settings
 
 if TYPE_CHECKING:
     from dragoman.hub.hub import Hub
@@ -155,7 +155,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "prices": "MODEL=INPUT/OUTPUT",
     }
     repeated |= dict.fromkeys(("oidc_audience", "oidc_read", "oidc_run", "oidc_admin"), "WORD")
-    for name, kind in Settings.__annotations__.items():
+    for name, kind in TYPES.items():
         options: dict[str, Any] = {"dest": name, "default": None, "help": about[name]}
         if kind == "bool":
             options["action"] = "store_true"

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
 from dragoman.errors import InvalidParams
 from dragoman.hub.models.offered import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
-from dragoman.hub.tenants.policy import DEFAULT_APPROVE, Policy, validate
+from dragoman.hub.tenants.policy import Policy, validate
 from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
@@ -38,7 +38,7 @@ KEYS = {
 providers listed them in November 2026, by a name that moves on (`-latest`) if there is one."""
 
 
-_EACH, _POLICY = Limits(), Policy()
+_EACH = Limits()
 Whole = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -46,7 +46,9 @@ Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(Policy, frozen=True, kw_only=True):
+    """The members of `Policy` are what tenants may use and store that have no policy of their own."""
+
     host: str = "127.0.0.1"
     port: Port = 8080
     grpc_port: Port | None = None
@@ -90,8 +92,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
-    models: tuple[str, ...] = ()
-    """Models that tenants may name in constitutions beside `model`, `index_model` and the aliases; `*` is any text."""
     model_aliases: dict[str, str] = {}
     """Names that constitutions may use for a model: `fast = "openai/gpt-4o-mini"`."""
     prices: dict[str, Price] = {}
@@ -102,26 +102,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     rate_per_min: Whole = 600
     rate_burst: Whole = 0
     """What a tenant may do unless it has limits of its own; 0: as much as it likes."""
-    reads_per_min: Whole = _POLICY.reads_per_min
-    tokens_per_day: Whole = _POLICY.tokens_per_day
-    cost_per_day: Amount = _POLICY.cost_per_day
-    """What a tenant may use per day (UTC); 0: as much as it likes. See `tenants.policy.Policy` for these and the next."""
-    remotes: tuple[str, ...] = _POLICY.remotes
-    mcp_servers: tuple[str, ...] = _POLICY.mcp_servers
-    approve: tuple[str, ...] = DEFAULT_APPROVE
-    max_agents: Whole = _POLICY.max_agents
-    max_versions: Whole = _POLICY.max_versions
-    max_conversations: Whole = _POLICY.max_conversations
-    max_messages: Whole = _POLICY.max_messages
-    max_conversation_mb: Whole = _POLICY.max_conversation_mb
-    max_memories: Whole = _POLICY.max_memories
-    max_artifacts: Whole = _POLICY.max_artifacts
-    max_artifact_mb: Whole = _POLICY.max_artifact_mb
-    max_scratchpads: Whole = _POLICY.max_scratchpads
-    max_scratchpad_mb: Whole = _POLICY.max_scratchpad_mb
-    max_request_mb: Whole = _POLICY.max_request_mb
-    max_todos: Whole = _POLICY.max_todos
-    max_schedules: Whole = _POLICY.max_schedules
     max_connections: Whole = 256
     """How many clients may be connected at once; 0: any number."""
     max_body: Count = 16 << 20
@@ -198,6 +178,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         return {name: _masked(value) if name in SECRET else value for name, value in values.items()}
 
 
+TYPES: dict[str, str] = {**Settings.__annotations__, **Policy.__annotations__}
+"""The settings, and their types as they are written."""
+
+
 class InvalidSetting(Exception):
     """A setting has an invalid value."""
 
@@ -271,8 +255,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name in Settings.__struct_fields__:
         value = environment.get(PREFIX + name.upper())
         if value is not None:
-            kind = Settings.__annotations__[name]
-            several = "tuple" in kind or "dict" in kind
+            several = any(word in TYPES[name] for word in ("tuple", "dict", "Patterns"))
             out[name] = [each.strip() for each in value.split(",") if each.strip()] if several else value
     return out
 
@@ -296,7 +279,7 @@ def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
     for name, value in values.items():
         if name == "text_commands":
             value = _ALL_OR_NONE.get(str(value).lower(), value)
-        if "dict" in Settings.__annotations__[name]:
+        if "dict" in TYPES[name]:
             value = _pairs(value)
             if name == "prices" and isinstance(value, dict):
                 value = {model: read_price(price) for model, price in value.items()}
