@@ -337,7 +337,7 @@ class ExecutorAgent(Agent):
             )
         elif card.security_schemes:
             logger.warning("the card of %s asks for credentials that nobody checks: give auth=", card.name)
-        self._card = card
+        self.card = card
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         return True  # it decides while it runs whether it answers with a Message or a Task
