@@ -21,6 +21,12 @@ from dragoman.server.runtime import running
 from tests.bridge.bridging import Crew, bridged, crew_app
 from tests.serving import lasting_port
 
+INITIALIZE = json.dumps({
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}).encode()  # fmt: skip
+"""The first request of an MCP client."""
+
 
 def about(card: AgentCard) -> dict[str, Any]:
     (params,) = [each.params for each in card.capabilities.extensions if each.uri == BRIDGE]
@@ -123,7 +129,8 @@ async def test_only_the_callers_that_are_listed_may_call(mode: str) -> None:
 async def test_a_private_card_is_only_for_the_callers_that_are_listed() -> None:
     settings: dict[str, Any] = {"auth": {"tokens": TOKENS}, "callers": ["bob"], "private_card": True}
     transport = HttpTransport()
-    async with bridged(crew_app(Crew()), server={"catalogue": AgentCatalogue()}, **settings) as (url, _):
+    server = {"catalogue": AgentCatalogue(), "mcp": True}
+    async with bridged(crew_app(Crew()), server=server, **settings) as (url, _):
 
         async def read(path: str, token: str) -> tuple[int, bytes]:
             response = await transport.request("GET", url + path, {"Authorization": f"Bearer {token}"})
@@ -131,6 +138,13 @@ async def test_a_private_card_is_only_for_the_callers_that_are_listed() -> None:
 
         for path in ("/.well-known/agent-card.json", "/openapi.json", "/docs"):
             assert [(await read(path, token))[0] for token in ("a-secret", "b-secret")] == [403, 200], path
+        for token, status in (("a-secret", 403), ("b-secret", 200)):
+            headers = {
+                "Authorization": f"Bearer {token}", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+            }  # fmt: skip
+            asked = await transport.request("POST", f"{url}/mcp", headers, INITIALIZE)
+            assert asked.status == status
+            await asked.read()
         for path in ("/.well-known/ai-catalog.json", "/.well-known/ard.json", "/catalogue/agents"):
             assert b'"health":"up"' not in (await read(path, "a-secret"))[1], path
             assert b'"health":"up"' in (await read(path, "b-secret"))[1], path

@@ -70,7 +70,7 @@ class McpBinding:
     async def _handle(self, exchange: Exchange, mount: Mount) -> None:
         try:
             self._check_origin(exchange)
-            principal = await exchange.principal(mount)
+            principal = await exchange.card_reader(mount)  # the list of tools says what is on the card
             body = await exchange.body() if exchange.method == "POST" else b""
         except A2AError as error:
             text = msgspec.json.encode({"error": {"code": error.http, "message": error.message}})
@@ -165,12 +165,13 @@ async def _describe_resource(exchange: Exchange, mount: Mount) -> None:
         for names in requirement.schemes.values()
         for scope in names.list
     }
-    described = {
+    described: dict[str, Any] = {
         "resource": f"{exchange.base_url()}{mount.prefix}{PATH}",
         "authorization_servers": _issuers(mount),
         "bearer_methods_supported": ["header"],
-        "resource_name": card.name,
     }
+    if not mount.private:
+        described["resource_name"] = card.name
     if scopes:
         described["scopes_supported"] = sorted(scopes)
     await exchange.respond(200, msgspec.json.encode(described))

@@ -166,11 +166,12 @@ class Exchange:
             certificate=client_certificate(self.scope),
         )
 
-    async def card_reader(self, mount: Mount) -> None:
-        """Raises `Unauthenticated` or `Forbidden` if the caller may not read a private card."""
+    async def card_reader(self, mount: Mount) -> Principal:
+        """Who is calling. Raises `Unauthenticated` or `Forbidden` if they may not read a private card."""
         principal = await self.principal(mount)
         if mount.check_reader is not None:
             mount.check_reader(principal)
+        return principal
 
     def base_url(self) -> str:
         """The URL under which the client sees the application; no slash at its end."""
