@@ -14,6 +14,7 @@ PROGRAMS = {
     "interop/test_mcp_server.py": "an agent that is called by other projects: its work takes time",
     "browser/agent.py": "an agent in another process: its work takes `PACE` seconds",
     "crash/agent.py": "an agent in another process: its work takes `PACE` seconds",
+    "crash/test_bridge.py": "an agent in another process: its work takes time",
     "push/agent.py": "an agent in another process: its work takes `PACE` seconds",
     "client/paced.py": "an agent in another process: its work takes time",
     "hub/mcp_slow_server.py": "a server in another process: it waits for a file",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.server.runtime import running
+from tests import postgres
 from tests.bridge.bridging import Crew, bridged, crew_app, shape
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
@@ -144,6 +146,28 @@ async def test_limits_of_a_route_are_its_own(mode: str) -> None:
             for _ in range(4):
                 with suppress(TaskNotFound):
                     await service.call(Call(), GetTask(id="x"))
+
+
+@pytest.mark.skipif(not postgres.available(), reason="needs PostgreSQL")
+@pytest.mark.parametrize("mode", ["durable", "pass"])
+async def test_limits_of_a_route_count_over_all_nodes_of_a_store(mode: str, tmp_path: Path) -> None:
+    store = postgres.server().fresh(tmp_path)
+    limits = {"rate": 0.001, "burst": 6}
+    async with running(crew_app(Crew())) as agent, AsyncExitStack() as stack:
+        services = []
+        for _ in range(2):
+            url, _ = await stack.enter_async_context(bridged(agent, store=store, mode=mode, limits=limits))
+            client = await stack.enter_async_context(connect(url, agents={}))
+            services.append(client.service.peer)  # type: ignore[attr-defined]
+        refused = 0
+        for n in range(10):
+            try:
+                await services[n % 2].call(Call(), GetTask(id="x"))
+            except TaskNotFound:
+                pass
+            except RateLimited:
+                refused += 1
+        assert refused == 4
 
 
 @pytest.mark.parametrize("upstream", ["0.3", "0.1"])

@@ -291,3 +291,38 @@ async def test_a_message_that_was_not_sent_yet_is_sent_after_a_restart(tmp_path:
     finally:
         await client.close()
         await bridge.kill()
+
+
+COUNTS = """
+import asyncio
+from dragoman import Agent, Turn
+
+agent = Agent("counts", description="Counts")
+
+
+@agent.skill(default=True)
+async def count(turn: Turn) -> None:
+    \"\"\"Counts slowly.\"\"\"
+    out = turn.artifact("out", id="out")
+    for n in range(30):
+        await out.write(await turn.step(f"number {n}", "{} ".format, n))
+        await asyncio.sleep(0.03)
+"""
+
+
+@pytest.mark.parametrize("mode", ["durable", "pass"])
+async def test_a_stream_goes_on_at_another_server_of_the_agent_if_its_own_is_killed(
+    mode: str, tmp_path: Path
+) -> None:
+    agent, file = tmp_path / "counts.py", tmp_path / "bridge.toml"
+    agent.write_text(COUNTS)
+    one, other = (Server(agent, store=tmp_path / "shared.db", options=["--ttl", "2"]) for _ in range(2))
+    file.write_text(f'[agents.counts]\nurls = ["{one.url}", "{other.url}"]\npath = "/"\nmode = "{mode}"\n')
+    async with one, other, bridge_to(str(file), tmp_path) as bridge, connect(bridge.url) as caller:
+        text, pieces = "", caller.stream("go")
+        async for piece in pieces:
+            text += piece.text
+            if text.endswith(" 5 "):
+                await one.kill()
+        assert text.split() == [str(n) for n in range(30)]
+        assert pieces.reply.state is TaskState.COMPLETED
