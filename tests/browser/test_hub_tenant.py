@@ -27,7 +27,7 @@ async def secret(page: Page) -> str:
     await page.keyboard.press("Escape")
     await expect(box).to_be_visible()
     await box.get_by_role("button", name="I have stored it").click()
-    await expect(box).to_have_count(0)
+    await expect(page.locator("dialog")).to_have_count(0)
     assert shown not in await page.content() and shown not in page.url
     return shown
 

@@ -6,7 +6,7 @@ import { prepareMessage } from "./chat.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
 import { schemaForm, skillSchemas } from "./schema.js";
-import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenants.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenant_choice.js";
 
 const REFRESH_MS = 5000;
 

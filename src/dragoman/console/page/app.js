@@ -97,7 +97,7 @@ function loginForm(problem) {
     },
   },
   h("div.brand", {}, h("img", { src: "icon.svg", alt: "", width: 32, height: 32 }), h("h1", {}, "Dragoman console")),
-  h("p.muted", {}, "Open the address that the server printed, or give an operator token."),
+  h("p.muted", {}, "The address that the server printed works once. After that, log in with the operator token, which is in a file beside the server's store (its name ends in -console). On a hub that is the admin token, or the token of a tenant."),
   h("label", { for: "token" }, "Token"), input, said,
   h("button.button.primary", { type: "submit" }, "Log in"));
   fill(root, h("main#main.center", { tabindex: "-1" }, form));

@@ -7,7 +7,7 @@ import { jsonTree } from "./json.js";
 import { PUBLIC, recordList, TaskLog } from "./log.js";
 import { filePart, partsText, partsView } from "./parts.js";
 import { isYesNo, questionsIn, schemaForm, schemaOfAll } from "./schema.js";
-import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenants.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect } from "./tenant_choice.js";
 
 const MAX_FILE = 20 << 20;
 const MAX_SIDE_ROWS = 2000;

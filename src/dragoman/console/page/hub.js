@@ -7,7 +7,7 @@ import { diffLines } from "./diff.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
 import { act, at, cell, panel, table, until } from "./panel.js";
-import { policy, tenantList, tenantSettings, tokens } from "./tenant.js";
+import { policy, tenantList, tenantSettings, tokens } from "./tenant_admin.js";
 
 const PAGE = 50;
 const DAYS = 30;
@@ -34,7 +34,7 @@ export function hubView(there, me) {
     const named = operator ? tenant : me.tenant;
     const base = `hub/tenants/${segment(named)}`, manage = operator ? `hub/admin/tenants/${segment(named)}` : base, manages = operator || me.scope === "admin";
     const to = (...rest) => ["#hub", segment(named), ...rest.map(segment)].join("/");
-    fill(head, operator ? h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#hub" }, "Hub"), " / ", line(named, 60)) : h("h1", {}, line(named, 80)));
+    fill(head, operator ? [h("h1.offscreen", {}, `Tenant ${line(named, 80)}`), h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#hub" }, "Hub"), " / ", line(named, 60))] : h("h1", {}, line(named, 80)));
     const entries = [
       ["agents", "Agents", () => (item && tab === "agents" ? agentEditor(base, item, to) : agents(base, to))],
       ["conversations", "Conversations", () => (item && tab === "conversations" ? conversation(base, item, to) : conversations(base, to))],
@@ -229,9 +229,9 @@ function requests(base, to) {
     const { requests: all } = await get(`${base}/requests`, { limit: 100 });
     return { state: all, busy: all.some((r) => r.state === "running"), content: all.length ? table("Requests", ["Request", "Agent", "State", "Started", "Took", ""], all.map((r) => h("tr", {},
       cell("Request", [taskOf(to, r.request_id), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : null, question(base, r, again, to)], { class: "grow" }),
-      cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}` }, line(r.agent_id, 40))),
+      cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}&tenant=${base.split("/").at(-1)}` }, line(r.agent_id, 40))),
       cell("State", pill(line(r.state, 30), STATE_TONES[r.state] || "idle")),
-      cell("Started", at(r.started_at)), cell("Took", r.completed_at ? `${count(r.completed_at - r.started_at)} s` : "–"),
+      cell("Started", at(r.started_at)), cell("Took", r.completed_at ? (r.completed_at > r.started_at ? `${count(r.completed_at - r.started_at)} s` : "< 1 s") : "–"),
       cell("", r.completed_at ? null : button("Cancel", act(() => post(`${base}/requests/${segment(r.request_id)}/cancel`), again, "The request is being canceled."), { class: "small danger" })))))
       : empty("No requests", "Whatever is sent to an agent of this tenant appears here.") };
   });

@@ -6,7 +6,7 @@ import { jsonTree } from "./json.js";
 import { attemptOf, diedBetween, recordList, TaskLog } from "./log.js";
 import { partsText, partsView } from "./parts.js";
 import { webhookTable } from "./webhooks.js";
-import { ofTenant, whose } from "./tenants.js";
+import { ofTenant, whose } from "./tenant_choice.js";
 
 const MOST_FOR_CHART = 5000;
 

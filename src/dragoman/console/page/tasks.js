@@ -2,7 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { badge, button, count, debounce, empty, fill, h, line, pill, plural, segment, stateName, STATES, WAITING, when } from "./dom.js";
-import { choosesTenant, ofTenant, tenantNames, tenantSelect, whose } from "./tenants.js";
+import { choosesTenant, ofTenant, tenantNames, tenantSelect, whose } from "./tenant_choice.js";
 
 const PAGE = 50;
 const MAX_ROWS = 2000;
