@@ -74,6 +74,7 @@ class Hubs:
         self.asked = folder / "asked"
         self.over = False
         self.commands: Counter[str] = Counter()
+        self.told: dict[str, Any] = {}
         self._sent: dict[tuple[str, int], list[str]] = defaultdict(list)
 
     async def __aenter__(self) -> Hubs:
@@ -161,6 +162,7 @@ class Hubs:
             told = await self._insist(token, f"/v1/conversations/{talk}/messages", f"<<work {name}>>", name)
             assert told[-1][1]["ok"], told[-1]
             commands = [data for kind, data in told if kind == "tool_call"]
+            self.told[name] = commands
             self.commands[name] = sum(bool(each.get("interrupted")) for each in commands)
             self._sent[token, talk].append(f"<<work {name}>>")
 
@@ -322,7 +324,9 @@ class Hubs:
         ]
         for name in mine:
             assert ran[name] <= 1, f"the command of {name} ran {ran[name]} times"
-            assert ran[name] == 1 or self.commands[name], f"the command of {name} did not run"
+            assert ran[name] == 1 or self.commands[name], (
+                f"the command of {name} did not run: {self.told[name]}"
+            )
             self.figures.interrupted += bool(self.commands[name])
         self.figures.commands += sum(ran.values())
         (notes,) = await self._sql(f"select content from hub.scratchpads where tenant_id = {tenant}")

@@ -314,6 +314,33 @@ async def test_a_question_and_its_answer_survive_kill_9(tmp_path: Path) -> None:
         await hub.kill()
 
 
+async def test_a_command_runs_at_most_once_if_the_hub_is_killed_after_the_yes(tmp_path: Path) -> None:
+    script = {"replies": {"Index": ["/exec echo ran >> ran.txt", "Done."]}}
+    hub = Process(tmp_path, script, "--allow-exec", "--exec-unconfined")
+    hub.environment = {"DRAGOMAN_APPROVE": "/exec"}
+    await hub.start()
+    try:
+        token = (await call(hub.url, ADMIN, "POST", "/v1/admin/tenants", {"name": "acme"}))["token"]
+        certain = asked = 0
+        for _ in range(4):
+            asked += 1
+            await listen(hub.url, token, "POST", "/v1/orchestrate", {"message": "go"}, "", 1000)
+            waits = (await call(hub.url, token, "GET", "/v1/requests"))["requests"][0]
+            path = f"/v1/requests/{waits['request_id']}"
+            await call(hub.url, token, "POST", f"{path}/answer", {"approved": True})
+            await hub.kill()
+            await hub.start()
+            heard = await listen(hub.url, token, "GET", f"{path}/events", None, "", 1000)
+            assert b'"ok":true' in heard[-1].data and b"Done." in heard[-1].data
+            (ran,) = [frame.data for frame in heard if frame.event == "tool_call"]
+            certain += b"interrupted" not in ran
+        (done,) = (tmp_path / "workspaces").glob("*/ran.txt") if certain else (tmp_path / "none",)
+        lines = done.read_text().split() if done.exists() else []
+        assert certain <= len(lines) <= asked
+    finally:
+        await hub.kill()
+
+
 async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_one() -> None:
     async with reading([f"/fetch {URL}", f"/fetch {URL}2", "Done."]) as (_, acme, pages):
         id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
