@@ -120,6 +120,16 @@ async def test_one_node_accepts_its_burst_at_once(store: Store) -> None:
     await node.close()
 
 
+async def test_who_asks_again_too_early_is_told_the_same_time_to_wait(store: Store) -> None:
+    quota = SharedQuota(store.quotas)
+    try:
+        assert await quota.take("ada", 0.01, 1) == 0
+        waits = [await quota.take("ada", 0.01, 1) for _ in range(3)]
+        assert all(90 < wait <= 100 for wait in waits), waits
+    finally:
+        await quota.close()
+
+
 async def test_callers_do_not_share_a_quota(store: Store) -> None:
     node = SharedQuota(store.quotas)
     for name in ("ada", "bob"):

@@ -152,12 +152,14 @@ def lease_slots(
 class _Tokens:
     """The share of this node in one rate."""
 
-    __slots__ = ("block", "burst", "empty_until", "left", "lock", "need", "rate", "until")
+    __slots__ = ("block", "burst", "empty_until", "left", "lock", "need", "next_at", "rate", "until")
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
         self.left = 0
         self.until = self.empty_until = 0.0
+        self.next_at = 0.0
+        """When there is a token again, as far as the store knew when it last had none."""
         self.block = 0
         """How many to take ahead: twice as many each time that they were used up, half as many when they were not."""
         self.need = 0
@@ -229,8 +231,8 @@ class SharedQuota:
             async with share.lock:
                 if self._take_held(share):
                     return 0.0
-                if (wait := share.empty_until - time.monotonic()) > 0:
-                    return wait
+                if (now := time.monotonic()) < share.empty_until:
+                    return share.next_at - now
                 return await self._lease_tokens(key, share)
         finally:
             share.need -= 1
@@ -327,7 +329,8 @@ class SharedQuota:
             ),
         )
         if not lease.granted:
-            share.empty_until = time.monotonic() + min(lease.wait, _REFUSE_SECONDS)
+            now = time.monotonic()
+            share.empty_until, share.next_at = now + min(lease.wait, _REFUSE_SECONDS), now + lease.wait
             return max(lease.wait, 1e-3)
         share.left, share.until = lease.granted - 1, sent + HOLD_SECONDS
         self._sweep_soon()
