@@ -19,6 +19,27 @@ from tests.quarantine import QUARANTINE, reason_for
 settings.register_profile("dragoman", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("dragoman")
 
+LONG = {
+    "test_bridge.py",
+    "test_concurrency.py",
+    "test_costs.py",
+    "test_docs.py",
+    "test_escape.py",
+    "test_examples.py",
+    "test_faults.py",
+    "test_injection.py",
+    "test_kill.py",
+    "test_linear.py",
+    "test_linear_time.py",
+    "test_nodes.py",
+    "test_openapi.py",
+    "test_pause.py",
+    "test_round_trip.py",
+    "test_tools_kill.py",
+    "test_workers.py",
+}
+"""Files that take more than half a minute."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in a random order")
@@ -32,6 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         dice = random.Random(seed)
         files = {item.path: dice.random() for item in items}
         items.sort(key=lambda item: (files[item.path], dice.random()))
+    else:
+        # Files go to the workers in this order: with the long ones last, one worker would end minutes after the other.
+        items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -62,3 +86,15 @@ def _logging_as_before() -> Iterator[None]:
     logging.root.setLevel(level)
     logging.captureWarnings(False)
     sys.excepthook, threading.excepthook = hooks
+
+
+@pytest.fixture(autouse=True)
+def _modules_as_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that loads an agent from a file leaves no module behind: another `agents` may be a library of that name."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    temporary = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(temporary):
+            del sys.modules[name]

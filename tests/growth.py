@@ -1,7 +1,7 @@
 """Say that a cost grows with its input, and not with the square of it.
 
 CPU time of this thread, the least of several runs, at n and at 2n. Linear work doubles, quadratic work quadruples. Sizes
-are doubled from a small one, so that work that is not linear is found before it takes minutes.
+grow from a small one, so that work that is not linear is found before it takes minutes: by two, and at the end by sixteen.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ def assert_linear(work: Callable[[T], Any], make: Callable[[int], T], size: int 
     Each size is run once; what looks steep is run several times. Steep twice in a row is a failure: once is what memory costs
     when it stops coming from a cache.
     """
-    sizes = [size]
-    while sizes[0] > 2048:
-        sizes.insert(0, sizes[0] // 2)
+    sizes = [size, size // 16]
+    while sizes[-1] > 2048:
+        sizes.append(sizes[-1] // 2)
+    sizes.reverse()
     before = cost(work, make(sizes[0]), 1)
     for smaller, larger in pairwise(sizes):
         now = cost(work, make(larger), 1)
-        if now > MOST * max(before, NOISE):
-            costs = [cost(work, make(n), 2 * RUNS) for n in (smaller, larger, 2 * larger)]
+        times = larger // smaller
+        if now > MOST / 2 * times * max(before, 2 * NOISE / times):
+            costs = [cost(work, make(n), 2 * RUNS) for n in (larger // 2, larger, 2 * larger)]
             steep = [b > MOST * max(a, NOISE) for a, b in pairwise(costs)]
             assert not all(steep), (
-                f"{smaller}, {larger} and {2 * larger} cost {[f'{each * 1e3:.1f} ms' for each in costs]}"
+                f"{larger // 2}, {larger} and {2 * larger} cost {[f'{each * 1e3:.1f} ms' for each in costs]}"
             )
         before = now

@@ -86,7 +86,7 @@ def served(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with running(application(agent, store="memory:"), tls=tls) as url:
+        async with running(application(agent, store="memory:", drain=0), tls=tls) as url:
             found.append(url)
             ready.set()
             await stop.wait()

@@ -9,7 +9,7 @@ import pytest
 from dragoman.buses.local import LocalBus
 from dragoman.engine.follow import MAX_READ_RECORDS, Reader, Readers
 from dragoman.engine.protocols import Lease, Log, Store
-from dragoman.engine.records import Record, topic
+from dragoman.engine.records import Record, size_of, topic
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from tests.conformance.conftest import SCOPE
@@ -35,8 +35,21 @@ async def test_a_reader_that_comes_late_gets_a_long_log_in_pieces(log: Log) -> N
     lease = await _begun(log)
     for _ in range(5):
         await log.append(lease, [chunk("x") for _ in range(700)])
-    with Reader(log, LocalBus(), await log.load("t"), 0) as reader:
-        assert await _all(reader, 3501) == list(range(1, 3502))
+    with Reader(log, LocalBus(), await log.load("t"), 0, poll=3600) as reader:
+        assert await _all(reader, 3501) == list(range(1, 3502)), (
+            "and it does not wait for a search between them"
+        )
+
+
+async def test_a_piece_of_a_log_has_as_many_bytes_as_asked_for_unless_the_log_ends(log: Log) -> None:
+    lease = await _begun(log)
+    for _ in range(5):
+        await log.append(lease, [chunk("x") for _ in range(700)])
+    asked, after = size_of((await log.read("t", limit=701))[1:]) + 1, 0
+    while after < 3501:
+        piece = await log.read("t", after=after, max_bytes=asked)
+        after = piece[-1].seq
+        assert size_of(piece) >= asked or after == 3501
 
 
 async def test_a_reader_gets_records_written_while_it_catches_up(log: Log) -> None:

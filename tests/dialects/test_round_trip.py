@@ -20,7 +20,7 @@ from tests.requirements import requirement
 
 NAMES = list(select.DIALECTS)
 every_dialect = pytest.mark.parametrize("name", NAMES)
-some = settings(max_examples=60)
+some = settings(max_examples=30)
 
 
 def nameless(value: Any) -> Any:

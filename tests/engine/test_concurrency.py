@@ -311,6 +311,19 @@ async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
             await streaming
 
 
+async def test_a_task_that_is_canceled_before_it_begins_needs_no_heartbeat_to_end(start: Start) -> None:
+    gates = Gates()
+    engine = await start(gates.agent, ttl=3600.0)
+    gates.gate("first").set()
+    await events(engine.stream(call(), say("first")))
+    task = await engine.call(call(), say("x", return_immediately=True))
+    async with aclosing(engine.stream(call(), SubscribeToTask(id=task.id))) as stream:  # type: ignore[type-var]
+        await anext(stream)
+    async with asyncio.timeout(60):
+        canceled = await engine.call(call(), CancelTask(id=task.id))
+    assert canceled.status.state is TaskState.CANCELED
+
+
 async def test_a_finished_task_leaves_no_bus_listener(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent)

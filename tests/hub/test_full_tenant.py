@@ -131,7 +131,6 @@ async def work(hub: House, caller: Caller, until: Callable[[], bool]) -> list[fl
 
 async def compare(folder: Any) -> dict[str, Any]:
     """A tenant works alone, beside one that fills everything, and beside one that is full."""
-    logging.getLogger("dragoman").setLevel(logging.ERROR)
     async with house(reply, folder=folder, **CAPS) as hub:
         good, greedy = await hub.tenant("good"), await hub.tenant("greedy")
         unlimited = {"tokens_per_day": 0, "reads_per_min": 0}
@@ -195,6 +194,7 @@ def policy_overrun(policy: Policy) -> int:
 
 
 def main() -> int:
+    logging.getLogger("dragoman").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(compare(folder))
     for name in ("alone", "beside", "full"):

@@ -160,7 +160,8 @@ class Log(Protocol):
     ) -> Awaitable[Sequence[Record]]:
         """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`.
 
-        With `max_bytes`, it stops after the append that reaches so many. Unless there is none, it returns at least one.
+        With `max_bytes`, it stops after the append that reaches so many (`size_of`). Fewer records than `limit` and fewer
+        bytes than `max_bytes` are all that there are: a reader waits then.
         """
         ...
 

@@ -539,8 +539,8 @@ class Runner:
 class Run:
     """One task while this node runs it, and the lease to do so."""
 
-    __slots__ = ("_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "record", "settled", "snapshot",
-                 "why")  # fmt: skip
+    __slots__ = ("_listening", "_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "record", "settled",
+                 "snapshot", "why")  # fmt: skip
 
     def __init__(
         self, runner: Runner, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None
@@ -549,6 +549,8 @@ class Run:
         self.lease, self.snapshot, self._stored = lease, snapshot, stored
         self.log = runner.store.scope(lease.scope)
         self._topic = topic(lease.scope, lease.task)
+        self._listening = runner.bus.listen(self._topic, self._on_wake)
+        self._listening.__enter__()  # a cancel may come before `work` begins
         self.job: asyncio.Task[None]
         self.record: Recorded | None = None
         self.alarm: asyncio.TimerHandle | None = None
@@ -580,9 +582,7 @@ class Run:
         """Run the task until it settles, or is not ours any more."""
         lease = self.lease
         try:
-            with self._runner.bus.listen(self._topic, self._on_wake):
-                settled = await self._turns()
-            if not settled:
+            if not await self._turns():
                 await self._give_back(failed=False)
         except LeaseLost:
             logger.info("task %s is not ours any more", lease.task)
@@ -603,7 +603,9 @@ class Run:
             logger.exception("task %s could not be run", lease.task)
             await self._give_back(failed=True)
         finally:
-            self.record = None  # it holds us: together we would wait for the garbage collector
+            self._listening.__exit__(None, None, None)
+            del self._listening  # it and the record hold us: together we would wait for the garbage collector
+            self.record = None
             self.resolve(None)
             if self.alarm is not None:
                 self.alarm.cancel()

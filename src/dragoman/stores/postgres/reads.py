@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dragoman.engine.protocols import PAGE_BYTES, FoundTasks, Head, WaitForMemory
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, SnapshotCache, unpack
+from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, SnapshotCache, size_of, unpack
 from dragoman.engine.transition import visible
 from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.byte_budget import LARGE_BYTES
@@ -186,7 +186,22 @@ class LogReads:
         key, seq, _, _ = await self._task(task)
         if seq <= after:
             return ()
-        return (await self._opened.reads.records(task, key, after, limit, max_bytes))[:limit]
+        reads = self._opened.reads
+        records = await reads.records(task, key, after, limit, max_bytes)
+        # A row takes more bytes than its records have, so a piece by the bytes of rows may be too small.
+        while (
+            max_bytes is not None
+            and records
+            and records[-1].seq < seq
+            and (limit is None or len(records) < limit)
+            and size_of(records) < max_bytes
+        ):
+            rest = None if limit is None else limit - len(records)
+            more = await reads.records(task, key, records[-1].seq, rest, max_bytes)
+            if not more:
+                break
+            records += more
+        return records[:limit]
 
     async def head(self, task: str) -> Head:
         number = await self.number()
