@@ -167,6 +167,10 @@ class Unavailable(A2AError):
     reason, rpc, http, grpc = "UNAVAILABLE", -32603, 503, "UNAVAILABLE"
 
 
+class StoreUnavailable(Unavailable):
+    """The database did not answer for as long as anybody would wait. A turn that meets it does not fail: it runs again."""
+
+
 class Unreachable(A2AError):
     """A peer could not be reached, or its answer could not be read."""
 

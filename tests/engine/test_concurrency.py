@@ -23,6 +23,7 @@ from dragoman.engine.recorded import Recorded
 from dragoman.engine.records import Cancel, Record, Snapshot
 from dragoman.engine.runner import Run
 from dragoman.engine.turn import Turn
+from dragoman.errors import StoreUnavailable
 from dragoman.model.ops import (
     CancelTask,
     Configuration,
@@ -311,6 +312,30 @@ async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
             await streaming
 
 
+async def test_a_turn_that_meets_a_database_that_is_away_runs_again(start: Start) -> None:
+    agent, runs, steps = Agent("a"), 0, 0
+
+    @agent.skill
+    async def look(turn: Turn) -> str:
+        nonlocal runs, steps
+
+        async def step() -> int:
+            nonlocal steps
+            steps += 1
+            return steps
+
+        runs += 1
+        await turn.step("once", step)
+        if runs < 3:
+            raise StoreUnavailable("the database is away")
+        return "found"
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("x"))
+    assert task.state is TaskState.COMPLETED
+    assert (runs, steps) == (3, 1)
+
+
 async def test_a_task_that_is_canceled_before_it_begins_needs_no_heartbeat_to_end(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent, ttl=3600.0)
@@ -321,7 +346,7 @@ async def test_a_task_that_is_canceled_before_it_begins_needs_no_heartbeat_to_en
         await anext(stream)
     async with asyncio.timeout(60):
         canceled = await engine.call(call(), CancelTask(id=task.id))
-    assert canceled.status.state is TaskState.CANCELED
+    assert canceled.state is TaskState.CANCELED
 
 
 async def test_a_finished_task_leaves_no_bus_listener(start: Start) -> None:

@@ -374,12 +374,17 @@ async def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="about how long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--talks", type=int, default=12, help="conversations at the same time")
+    parser.add_argument("--logs", type=Path, help="a folder for what the hubs log")
     args = parser.parse_args()
     disruptions = [KINDS[n % len(KINDS)] for n in range(max(4, int(args.seconds / 4)))]
     random.Random(args.seed).shuffle(disruptions)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         async with Hubs(Path(folder), postgres.server(), args.seed) as hubs:
-            figures = await hubs.run(disruptions, talks=args.talks, pause=(0.5, 2.5))
+            try:
+                figures = await hubs.run(disruptions, talks=args.talks, pause=(0.5, 2.5))
+            finally:
+                for n, node in enumerate(hubs.nodes if args.logs else ()):
+                    (args.logs / f"hub-{n}.log").write_bytes(node.said)
             broken = [line for node in hubs.nodes for line in node.said.splitlines() if b"Traceback" in line]
     print(msgspec.json.format(msgspec.json.encode(figures)).decode())
     print(f"tracebacks in the logs of the hubs: {len(broken)}")

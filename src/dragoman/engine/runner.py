@@ -41,7 +41,7 @@ from dragoman.engine.protocols import (
 from dragoman.engine.recorded import Recorded
 from dragoman.engine.records import Attempt, Child, Mail, Record, Snapshot, size_of, topic
 from dragoman.engine.turn import Rejected, Turn
-from dragoman.errors import A2AError, TaskNotFound, Unavailable, keep_going
+from dragoman.errors import A2AError, StoreUnavailable, TaskNotFound, Unavailable, keep_going
 from dragoman.model.card import AgentCard
 from dragoman.model.content import NOTHING, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
@@ -753,7 +753,7 @@ class Run:
             case Rejected():
                 reason = record.message(str(error)) if str(error) else None
                 return record.status_record(TaskState.REJECTED, reason)
-            case LeaseLost():
+            case LeaseLost() | StoreUnavailable():
                 raise error
             case A2AError():
                 return _failed(record, DELEGATION_FAILED if error.delegated else error.message)

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.turn import Turn, record_of
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, StoreUnavailable
 from dragoman.hub.agents.commands import ENDS
 from dragoman.hub.models import repair_text
 from dragoman.hub.quote import MARK, flatten, quote, reveal
@@ -164,10 +164,10 @@ class Dispatch:
                     return INTERRUPTED
                 await session.begin(tool.label(command))
             return repair_text(await tool.run(command, session))
+        except (LeaseLost, StoreUnavailable):
+            raise
         except A2AError as error:
             return f"ERR: {error.message}"
-        except LeaseLost:
-            raise
         except Exception:  # a broken tool does not fail the turn
             logger.exception("task %s: %s broke", session.turn.task_id, command.name)
             return f"ERR: {command.name} failed with an internal error; do not try again"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mimetypes
 import re
 
-from dragoman.errors import A2AError, Unavailable
+from dragoman.errors import A2AError, StoreUnavailable, Unavailable
 from dragoman.hub.models import Image, Model, traits_of
 from dragoman.hub.quote import flatten
 from dragoman.hub.sandbox import Sandbox
@@ -63,6 +63,8 @@ class WriteTool:
         if self._sandbox is not None:
             try:
                 await self._sandbox.write(session.tenant, path, content.encode())
+            except StoreUnavailable:
+                raise
             except A2AError as error:
                 return f"ERR: {path} was not written: {error.message}"
         counts["file_bytes"] = counts.get("file_bytes", 0) + size
@@ -78,6 +80,8 @@ class WriteTool:
             stored = await self._artifacts.put(
                 session.tenant, session.conversation, path, content.encode(), once=session.write_key
             )
+        except StoreUnavailable:
+            raise
         except A2AError as error:
             return f"ERR: not persisted: {error.message}"
         return f"OK: persisted {stored.size} bytes (artifact #{stored.id})"

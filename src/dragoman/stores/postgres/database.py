@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import asyncpg
 
 from dragoman.engine.protocols import LeaseLost, NewMail, TaskExists
-from dragoman.errors import A2AError, Unavailable
+from dragoman.errors import A2AError, StoreUnavailable, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.stores.common import missing, scripts
 from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress
@@ -287,7 +287,7 @@ class Database:
                 if time.monotonic() + pause > deadline or self._hurries(pause):
                     if not quietly:
                         self.log_once(error)
-                    raise Unavailable("the task store cannot be reached at the moment") from error
+                    raise StoreUnavailable("the task store cannot be reached at the moment") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 0.5)
 
@@ -297,7 +297,9 @@ class Database:
             return await work
         except asyncpg.PostgresError as error:
             self.log_once(error)
-            raise Unavailable("the task store cannot be used at the moment") from error
+            waited = isinstance(error, asyncpg.LockNotAvailableError)
+            kind = StoreUnavailable if waited else Unavailable
+            raise kind("the task store cannot be used at the moment") from error
 
     @property
     def recovering(self) -> bool:
