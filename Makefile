@@ -43,10 +43,10 @@ model: $(READY)
 	} || echo "no model could be installed: its tests are skipped" >&2
 
 test: check model ## check the code, then run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-hub-postgres: $(READY) ## the tests of the hub once more, with its tables and tasks in PostgreSQL
-	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/hub $(ARGS)
+	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/hub $(ARGS)
 
 # Playwright drives a Chromium: the system's, Debian's (only as root), or one of an npm package in $(PEERS)/chromium.
 browser: $(READY)
