@@ -336,6 +336,27 @@ async def test_a_turn_that_meets_a_database_that_is_away_runs_again(start: Start
     assert (runs, steps) == (3, 1)
 
 
+async def test_no_step_begins_if_the_lease_is_lost_before_the_function_runs(start: Start) -> None:
+    agent, go, steps = Agent("a"), asyncio.Event(), []
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        await go.wait()
+        await turn.step("one", lambda: steps.append("one"))
+        return "done"
+
+    engine = await start(agent)
+    go.set()
+    await events(engine.stream(call(), say("first")))
+    go.clear()
+    await engine.call(call(), say("second", return_immediately=True))
+    (run,) = engine.runner._runs
+    run.lose_lease()
+    go.set()
+    await asyncio.wait([run.job])
+    assert steps == ["one"]
+
+
 async def test_a_task_that_is_canceled_before_it_begins_needs_no_heartbeat_to_end(start: Start) -> None:
     gates = Gates()
     engine = await start(gates.agent, ttl=3600.0)

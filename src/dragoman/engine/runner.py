@@ -539,7 +539,7 @@ class Runner:
 class Run:
     """One task while this node runs it, and the lease to do so."""
 
-    __slots__ = ("_listening", "_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "record", "settled",
+    __slots__ = ("_listening", "_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "lost", "record", "settled",
                  "snapshot", "why")  # fmt: skip
 
     def __init__(
@@ -559,6 +559,8 @@ class Run:
         """A cancel came while the function was not running."""
         self.inside = False
         """The agent's function is running: the only time when it can be interrupted."""
+        self.lost = False
+        """Another node has the task."""
         self.settled: asyncio.Future[Snapshot | None] = runner.loop.create_future()
         """The settled task, for the sender of the message; None if another node settles it."""
         self.why = ""
@@ -573,7 +575,8 @@ class Run:
                 self.resolve(None)  # another node settles it; the function may not even stop
 
     def lose_lease(self) -> None:
-        """Another node has the task: nothing more is written, and no step begins."""
+        """Another node has the task: nothing more is written, and no step begins, also not in a turn that is yet to begin."""
+        self.lost = True
         if self.record is not None:
             self.record.journal.dead = True
         self.interrupt("lost")
@@ -658,6 +661,8 @@ class Run:
             pause = 0.0 if runner.store.persistent else MEMORY_WRITE_SECONDS
             journal = Journal(log, runner.bus, lease, snapshot, self.interrupt, runner.loop, pause)
             journal.on_question = partial(self.resolve, None)  # its sender reads it from the log
+            if self.lost:
+                raise LeaseLost(lease.task)
             record = self.record = Recorded(
                 journal,
                 resume=resume,
