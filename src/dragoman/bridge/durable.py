@@ -348,10 +348,8 @@ class _Follower:
                 await self._stop_upstream(call)
             raise
         except A2AError as error:
-            if isinstance(
-                error, Stalled
-            ):  # if somebody does work on it, it may not go on after we call it failed
-                await self._stop_upstream(call)
+            if isinstance(error, Stalled):
+                await self._stop_upstream(call)  # or it might go on after we said that it failed
             refused = isinstance(error, CallerAway) or can_repeat(error, _ANY_MESSAGE, deduplicates=False)
             if self._child is None and self._may_have_sent and refused:
                 await record.record(SENT, False)
