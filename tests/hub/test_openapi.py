@@ -39,6 +39,13 @@ async def test_every_operation_says_what_it_answers() -> None:
     assert not silent, "add them to hub/api/answers.py, or say returns="
 
 
+async def test_an_operation_that_takes_the_content_of_a_file_says_so() -> None:
+    async with house() as hub:
+        document = (await hub.nobody("GET", "/v1/openapi.json")).json
+    body = document["paths"]["/v1/conversations/{id}/artifacts"]["put"]["requestBody"]
+    assert body == {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
+
+
 async def everything(hub: House, acme: Caller) -> None:
     """Call every operation of the native API that does not stream, so that it succeeds."""
     admin = hub.admin

@@ -25,6 +25,10 @@ MARK = "xylophone"
 """A word that only the tenant that is deleted uses."""
 
 
+LARGE_BYTES = 100_000
+"""More than a table has of a file."""
+
+
 async def fill(acme: Caller) -> None:
     """Let a tenant have something of everything."""
     await acme("POST", "/v1/agents", {**SCOUT, "goal": MARK})
@@ -32,6 +36,8 @@ async def fill(acme: Caller) -> None:
     talk = (await acme("POST", "/v1/conversations", {"title": MARK})).json["id"]
     await acme.ask(MARK, f"/v1/conversations/{talk}/messages")
     await acme("POST", f"/v1/conversations/{talk}/artifacts", {"path": "a.txt", "content": MARK})
+    large = MARK.encode() * (LARGE_BYTES // len(MARK))
+    await acme("PUT", f"/v1/conversations/{talk}/artifacts?path=big.txt", large, content_type="text/plain")
     for title in ("one", "two"):
         await acme(
             "POST", "/v1/memory/entries", {"type": "user", "title": f"{MARK} {title}", "content": MARK}
@@ -54,7 +60,12 @@ def traces(folder: Path) -> list[str]:
                 if table != "audit" and any(MARK in str(row) for row in rows):
                     found.append(f"{name} {table}")
         db.close()
-    return found
+    return found + contents(folder)
+
+
+def contents(folder: Path) -> list[str]:
+    """The contents of large files."""
+    return [path.name for path in (folder / "blobs").rglob("*") if path.is_file()]
 
 
 async def gone(hub: House) -> bool:
@@ -79,7 +90,7 @@ async def test_nothing_of_a_deleted_tenant_is_left_and_others_keep_what_they_hav
         assert (await acme("GET", "/v1/agents")).status == 401
         assert (await hub.admin("GET", f"/v1/admin/tenants/{acme.tenant.id}")).status == 404
         await until(lambda: gone(hub))
-        assert not workspace.exists()
+        assert not workspace.exists() and contents(tmp_path) == []
         if not ON_POSTGRES:
             assert traces(tmp_path) == []
         scope = Scope(acme.tenant.key, "scout", acme.tenant.key)

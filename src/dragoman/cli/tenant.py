@@ -18,7 +18,7 @@ from dragoman.cli import show
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
-from dragoman.hub.store.blobs import open_blobs
+from dragoman.hub.store.blobs import BlobSweeper, open_blobs
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.tenants import Tenants
@@ -246,7 +246,8 @@ async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
     store = open_store(args.store_url)
     await store.open()
     try:
-        deletion = TenantDeletion(args.database, store, args.folder / "workspaces")
+        contents = BlobSweeper(args.database, open_blobs(args.blobs, args.folder / "blobs"))
+        deletion = TenantDeletion(args.database, store, args.folder / "workspaces", contents)
         await deletion.begin(tenant, actor="cli")
         for _ in range(WAITS):  # a hub that runs cancels its tasks within a second
             if await deletion.go_on():

@@ -113,7 +113,8 @@ class Hub:
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.identify_user: Callable[[str], Awaitable[Tenant]] | None = None
         """Finds the tenant of a user's token, if the settings name an issuer (`api/access.py`)."""
-        self.deletion = TenantDeletion(database, store, workspaces)
+        contents = BlobSweeper(database, blobs) if blobs is not None else None
+        self.deletion = TenantDeletion(database, store, workspaces, contents)
         self._workspaces = workspaces
         self.admin_token_is_set = admin_token_is_set
         """The admin token is in the settings, so nobody can replace it here."""
@@ -151,8 +152,8 @@ class Hub:
             database, self.tenants, self.quotas, self.stop_tenant, self.admission.recheck_readers
         )
         self._periodic = [self.deletion.periodic, self._watch.periodic]
-        if blobs is not None:
-            self._periodic.append(BlobSweeper(database, blobs).periodic)
+        if contents is not None:
+            self._periodic.append(contents.periodic)
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
         self._counting: set[asyncio.Task[None]] = set()

@@ -16,7 +16,7 @@ from dragoman.dialects.cards import superset_card, write_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
 from dragoman.hub.api import ADMIN, ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
 from dragoman.hub.api.access import scope_of
-from dragoman.hub.api.answers import ALSO, ANSWERS, UNCHANGED, Error, ModelInfo
+from dragoman.hub.api.answers import ALSO, ANSWERS, TAKES_BYTES, UNCHANGED, Error, ModelInfo
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
 from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill
@@ -180,6 +180,11 @@ def _operation(route: Route, schemas: Sequence[tuple[Any, Any]]) -> dict[str, An
         out["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": _schema(route.body, schemas)}},
+        }
+    elif f"{route.method} {route.path}" in TAKES_BYTES:
+        out["requestBody"] = {
+            "required": True,
+            "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
         }
     return out
 

@@ -413,5 +413,7 @@ ALSO: dict[str, tuple[int, ...]] = {
     "PUT /v1/conversations/{id}/artifacts": (200,),
 }
 """Other statuses of success, with the same body: 200 for what was there, 201 for what is new."""
+TAKES_BYTES = ("PUT /v1/conversations/{id}/artifacts",)
+"""Operations whose body is the content of a file, as it is."""
 UNCHANGED = (f"GET {_FILE}/raw", "GET /v1/artifacts/{aid}/raw")
 """Operations that answer 304 to `If-None-Match`."""

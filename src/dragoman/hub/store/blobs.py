@@ -33,6 +33,7 @@ KEEP_SECONDS = 3600
 SWEEP_SECONDS = 300.0
 _KEY = re.compile(r"t\d{1,19}/[0-9a-f]{32}")
 _UNUSED = "select key from unused_blobs where at < ? order by at limit 100"
+_OF_TENANT = "select key from unused_blobs where key like ? and key > ? order by key limit 100"
 _FORGET = "delete from unused_blobs where key = ?"
 
 
@@ -154,6 +155,14 @@ class BlobSweeper:
                 await self._db.change(_FORGET, (key,))
             count += len(keys)
         return count
+
+    async def delete_of_tenant(self, tenant: int) -> None:
+        """Delete the contents of a tenant whose files are deleted. Their keys stay for `delete_unused`: an upload may still run."""
+        after = ""
+        while keys := [row["key"] for row in await self._db.all(_OF_TENANT, (f"t{tenant}/%", after))]:
+            for key in keys:
+                await self._blobs.delete(key)
+            after = keys[-1]
 
     async def _sweep(self) -> float:
         await self.delete_unused()

@@ -41,6 +41,7 @@ from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.sandbox.folder_copy import TooDeepError, entries, remove
 from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.blobs import BlobSweeper
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenant_rows import EXPORTED, DeletedTenant, Deletions, Exports
 from dragoman.hub.store.tenants import Tenant, Tenants
@@ -59,10 +60,12 @@ BATCH = 200
 
 
 class TenantDeletion:
-    """`folder`: where the folders of tenants are, `workspaces`; None if there are none."""
+    """`folder`: where the folders of tenants are, `workspaces`; None if there are none. `contents`: of large files."""
 
-    def __init__(self, database: Database, store: Store, folder: Path | None) -> None:
-        self._store, self._folder = store, folder
+    def __init__(
+        self, database: Database, store: Store, folder: Path | None, contents: BlobSweeper | None = None
+    ) -> None:
+        self._store, self._folder, self._contents = store, folder, contents
         self.deletions = Deletions(database)
         self._wake = asyncio.Event()
         self._next_sweep, self._since = 0.0, 0
@@ -88,6 +91,8 @@ class TenantDeletion:
             return False
         while await self.deletions.delete_rows(tenant.id):
             pass  # piece by piece: others write in between
+        if self._contents is not None:
+            await self._contents.delete_of_tenant(tenant.id)
         await self._delete_folder(tenant.id)
         await self.deletions.finish(tenant)
         log.info("tenant %d is deleted", tenant.id)
