@@ -20,6 +20,7 @@ from dragoman.hub.models import (
     Prompt,
     Stop,
     ToolCall,
+    ToolSpec,
     Usage,
     traits_of,
 )
@@ -267,6 +268,32 @@ async def test_a_model_that_refuses_the_temperature_is_asked_again_without_it() 
     model = HostedModel("openai/x", completion=completion)
     assert [(await respond(model, prompt(model=""))).text for _ in range(2)] == ["Fine.", "Fine."]
     assert ["temperature" in each for each in asked] == [True, False, False]  # it remembers
+
+
+async def test_a_model_that_refuses_tools_while_it_reasons_is_asked_again_without_reasoning() -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def completion(**request: Any) -> Any:
+        asked.append(request)
+        if "temperature" in request:
+            raise Refusal("Unsupported value: 'temperature' does not support 0.3 with this model.")
+        if "tools" in request and request.get("reasoning_effort") != "none":
+            raise Refusal(
+                "Function tools with reasoning_effort are not supported for x in /v1/chat/completions."
+            )
+
+        async def chunks() -> AsyncIterator[Any]:
+            yield chunk("Fine.")
+
+        return chunks()
+
+    model = HostedModel("openai/x", completion=completion)
+    tool = ToolSpec(name="look", description="Looks.", parameters={})
+    with_tools = prompt(model="", tools=(tool,))
+    assert [(await respond(model, with_tools)).text for _ in range(2)] == ["Fine.", "Fine."]
+    assert [each.get("reasoning_effort") for each in asked] == [None, None, "none", "none"]  # it remembers
+    await respond(model, prompt(model=""))
+    assert "reasoning_effort" not in asked[-1], "without tools, it may reason"
 
 
 async def test_a_request_that_is_refused_for_another_reason_is_not_repeated() -> None:

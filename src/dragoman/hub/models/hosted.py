@@ -114,7 +114,7 @@ class HostedModel:
     `text_commands`: models that write commands, because they cannot call tools. `plain`: models that are too small for commands.
     Both are providers (`ollama`), models (`ollama/gemma3`) or starts of their names (`ollama/gemma*`); `*` is all of them.
     Images go to providers that take them; a provider that refuses them is asked again without. Likewise a model that refuses
-    `temperature`, as many that reason do. `window`: context window in tokens.
+    `temperature`, as many that reason do, and one that takes tools only if it does not reason. `window`: context window in tokens.
     """
 
     def __init__(
@@ -139,6 +139,8 @@ class HostedModel:
         self._window = window
         self._without_temperature: set[str] = set()
         """Models that have refused it."""
+        self._without_reasoning: set[str] = set()
+        """Models that have refused tools while they reason."""
 
     def traits(self, name: str) -> ModelTraits:
         name = name or self._default
@@ -170,11 +172,19 @@ class HostedModel:
 
     def _less(self, prompt: Prompt, error: ModelError) -> Prompt | None:
         """The prompt without what the model has refused; None if there is nothing to leave out."""
-        name = prompt.model or self._default
-        refused = name not in self._without_temperature and "temperature" in str(error.__cause__).lower()
-        if refused and len(self._without_temperature) < MAX_REMEMBERED_MODELS:
-            self._without_temperature.add(name)
-            return prompt
+        name, why = prompt.model or self._default, str(error.__cause__).lower()
+        for word, models in (
+            ("temperature", self._without_temperature),
+            ("reasoning_effort", self._without_reasoning if prompt.tools else None),
+        ):
+            if (
+                models is not None
+                and word in why
+                and name not in models
+                and len(models) < MAX_REMEMBERED_MODELS
+            ):
+                models.add(name)
+                return prompt
         if any(message.images for message in prompt.messages):
             return replace(prompt, messages=tuple(without_images(message) for message in prompt.messages))
         return None
@@ -182,7 +192,11 @@ class HostedModel:
     async def _respond(self, prompt: Prompt) -> AsyncGenerator[ModelEvent]:
         model = prompt.model or self._default
         provider, _, name = model.partition("/")
-        sampling = {} if model in self._without_temperature else {"temperature": prompt.temperature}
+        sampling: dict[str, Any] = {}
+        if model not in self._without_temperature:
+            sampling["temperature"] = prompt.temperature
+        if prompt.tools and model in self._without_reasoning:
+            sampling["reasoning_effort"] = "none"
         try:
             stream = await (self._completion or _acompletion())(
                 model=name,
