@@ -67,8 +67,11 @@ async def test_an_export_has_everything_of_the_tenant_and_nothing_of_others(tmp_
         counts = manifest["counts"]
         for table in ("agents", "messages", "memories", "relations", "todos", "schedules", "requests"):
             assert counts[table] == len(lines(archive, f"tables/{table}.jsonl")) > 0, table
-        (stored,) = lines(archive, "tables/artifacts.jsonl")
-        assert archive.read(f"files/{stored['id']}") == MARK.encode()
+        small, large = sorted(lines(archive, "tables/artifacts.jsonl"), key=lambda each: each["path"])
+        assert archive.read(f"files/{small['id']}") == MARK.encode()
+        assert len(archive.read(f"files/{large['id']}")) == large["size"] > 90_000, (
+            "also what is not in the tables"
+        )
         tasks = [lines(archive, name) for name in archive.namelist() if name.startswith("tasks/")]
         assert len(tasks) == counts["tasks"] == counts["requests"]
         assert {"scout", "index"} == {task[0]["agent"] for task in tasks}
