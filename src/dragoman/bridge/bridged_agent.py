@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import cached_property
 from typing import Any
 
 from dragoman.agent.agent import Agent
@@ -35,7 +36,7 @@ class BridgedAgent(Agent):
     @property
     def card(self) -> AgentCard:
         """The card to show; as long as the upstream's is not known, one that says nothing about it."""
-        upstream, verdict = self.upstream.known or self._unknown_card(), self.upstream.verdict
+        upstream, verdict = self.upstream.known or self._unknown_card, self.upstream.verdict
         if self._shown is None or self._shown[0] is not upstream or self._shown[1] != verdict:
             card = rewrite_card(
                 upstream,
@@ -53,16 +54,10 @@ class BridgedAgent(Agent):
             raise Unavailable("the agent behind this address has not been reached yet", retry_after=1)
         return self.card
 
+    @cached_property
     def _unknown_card(self) -> AgentCard:
-        if self._unknown is None:
-            self._unknown = AgentCard(
-                name=self.name,
-                description=self.name,
-                capabilities=Capabilities(streaming=self.settings.mode == DURABLE),
-            )
-        return self._unknown
-
-    _unknown: AgentCard | None = None
+        streams = Capabilities(streaming=self.settings.mode == DURABLE)
+        return AgentCard(name=self.name, description=self.name, capabilities=streams)
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 

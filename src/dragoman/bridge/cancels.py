@@ -40,9 +40,9 @@ class CancelCheck:
         """The agent answered a cancel."""
         if not isinstance(answer, Task) or answer.state is not TaskState.CANCELED:
             return
-        if answer.id in self._canceled or len(self._checks) >= _MAX_CHECKED:
+        if request.id in self._canceled or len(self._checks) >= _MAX_CHECKED:
             return
-        self._canceled[answer.id] = answer.status
+        self._canceled[request.id] = answer.status
         check = asyncio.create_task(self._check(replace(call, deadline=None), request))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
