@@ -26,7 +26,7 @@ TOPIC = " ".join(sys.argv[2:]) or "the history of tea"
 async def main() -> None:
     token, secret, done = secrets.token_urlsafe(), secrets.token_urlsafe(), asyncio.Event()
 
-    def told(received: Received) -> None:
+    def print_event(received: Received) -> None:
         match received.event:
             case StatusUpdate(status=status):
                 print(f"[{status.state.word}] {status.message.text if status.message else ''}")
@@ -36,7 +36,7 @@ async def main() -> None:
                 print(artifact.text, end="")
 
     # Whoever does not know both is nobody we listen to, and nobody can change what the agent says on its way to us.
-    app = Webhook(told, Verifier(token=token, secrets=(secret,)))
+    app = Webhook(print_event, Verifier(token=token, secrets=(secret,)))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

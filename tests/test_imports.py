@@ -130,14 +130,14 @@ def test_everything_for_an_agent_is_importable_from_dragoman() -> None:
         Agent("a", push=PushOptions())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("push", "told"), [(True, True), (False, False), (None, False)])
-async def test_the_option_push_turns_notifications_on_and_off(push: bool | None, told: bool) -> None:
+@pytest.mark.parametrize(("push", "received"), [(True, True), (False, False), (None, False)])
+async def test_the_option_push_turns_notifications_on_and_off(push: bool | None, received: bool) -> None:
     from dragoman import Agent
 
     agent = Agent("a")
     agent.skill(_echo)
     async with agent.test(push=push) as client:
-        assert bool(client.card.capabilities.push_notifications) is told
+        assert bool(client.card.capabilities.push_notifications) is received
 
 
 def _echo(text: str) -> str:

@@ -170,14 +170,14 @@ async def test_an_agent_answers_at_its_exact_path(framework: Any, root: str) -> 
         await whole({**scope, "root_path": root}, receive, send)
 
     heard = asyncio.Queue[str]()
-    told = asyncio.Queue[Any]()
+    received = asyncio.Queue[Any]()
 
     async def say() -> Any:
         return {"type": f"lifespan.{await heard.get()}"}
 
-    life = asyncio.ensure_future(whole({"type": "lifespan", "asgi": {}, "state": {}}, say, told.put))
+    life = asyncio.ensure_future(whole({"type": "lifespan", "asgi": {}, "state": {}}, say, received.put))
     await heard.put("startup")
-    assert (await told.get())["type"] == "lifespan.startup.complete" and mounted.started
+    assert (await received.get())["type"] == "lifespan.startup.complete" and mounted.started
     for path in ("/a2a", "/a2a/", f"{root}/a2a"):
         answer = await rpc(app, "SendMessage", HELLO, path=path, headers=V1)
         assert answer.json["result"]["task"]["artifacts"][0]["parts"][0]["text"] == "1 ", path
@@ -186,7 +186,7 @@ async def test_an_agent_answers_at_its_exact_path(framework: Any, root: str) -> 
     assert (await request(app, "GET", f"{root}/")).body == b"home"
     assert (await request(app, "GET", f"{root}/a2able")).body == b"another"
     await heard.put("shutdown")
-    assert (await told.get())["type"] == "lifespan.shutdown.complete" and mounted.stopped
+    assert (await received.get())["type"] == "lifespan.shutdown.complete" and mounted.stopped
     await life
 
 

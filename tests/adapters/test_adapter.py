@@ -281,7 +281,7 @@ def test_wrap_refuses_a_class_and_an_option_that_does_not_exist() -> None:
 async def test_tasks_share_one_instance_one_after_the_other_or_get_one_each() -> None:
     alone = Instances("only")
     async with alone.take() as first:
-        second = asyncio.create_task(_taken(alone))
+        second = asyncio.create_task(_take(alone))
         await asyncio.sleep(0)
         assert first == "only" and not second.done()
     assert await second == "only"
@@ -291,7 +291,7 @@ async def test_tasks_share_one_instance_one_after_the_other_or_get_one_each() ->
         assert (one, other) == ("b", "c")
 
 
-async def _taken(instances: Instances) -> Any:
+async def _take(instances: Instances) -> Any:
     async with instances.take() as taken:
         return taken
 

@@ -229,12 +229,12 @@ async def test_a_trace_has_the_steps_and_the_agents_that_were_called() -> None:
     async with connect(app, url="http://localhost/caller", extensions=[trace.uri]) as client:
         reply = await client("go")
     assert reply.task is not None
-    told = reply.task.metadata[trace.key]
-    think, call = told["steps"]
+    received = reply.task.metadata[trace.key]
+    think, call = received["steps"]
     assert think["call_type"] == "TOOL" and think["step_action"]["tool_invocation"]["tool_name"] == "len"
     assert call["call_type"] == "AGENT"
     assert call["step_action"]["agent_invocation"]["agent_name"] == "speaker"
-    assert {step["trace_id"] for step in told["steps"]} == {told["trace_id"]}
+    assert {step["trace_id"] for step in received["steps"]} == {received["trace_id"]}
 
 
 async def test_the_extensions_that_only_add_data_are_shown_on_the_card() -> None:

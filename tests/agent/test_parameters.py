@@ -69,7 +69,7 @@ def taking(hint: Any, default: Any = ...) -> Callable[..., Any]:
     return take
 
 
-async def got(function: Callable[..., Any], *content: Any, **options: Any) -> Any:
+async def arguments_of(function: Callable[..., Any], *content: Any, **options: Any) -> Any:
     """What the only skill of an agent was called with."""
     agent, calls = Agent("A"), []
 
@@ -120,7 +120,7 @@ def data(value: Any) -> dict[str, Any]:
 async def test_a_parameter_gets_data_or_files_as_its_hint_says(
     hint: Any, sent: dict[str, Any], value: Any
 ) -> None:
-    assert await got(taking(hint), **sent) == {"x": value}
+    assert await arguments_of(taking(hint), **sent) == {"x": value}
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ async def test_a_parameter_gets_data_or_files_as_its_hint_says(
     ],
 )
 async def test_a_parameter_gets_what_a_text_says(hint: Any, text: str, value: Any) -> None:
-    assert await got(taking(hint), text) == {"x": value}
+    assert await arguments_of(taking(hint), text) == {"x": value}
 
 
 @pytest.mark.parametrize("hint", [int, Trip, Part, bytes, list[int], str | Trip])
 async def test_an_optional_parameter_gets_none_or_its_default(hint: Any) -> None:
-    assert await got(taking(hint | None), Part(text="")) == {"x": None}
-    assert await got(taking(hint, "the default"), Part(text="")) == {"x": "the default"}
+    assert await arguments_of(taking(hint | None), Part(text="")) == {"x": None}
+    assert await arguments_of(taking(hint, "the default"), Part(text="")) == {"x": "the default"}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_text_goes_to_the_only_parameter_that_can_hold_it(
 ) -> None:
     def summarize(text: str, words: int = 100) -> None: ...
 
-    assert await got(summarize, *sent) == value
+    assert await arguments_of(summarize, *sent) == value
 
 
 async def test_several_parameters_take_the_members_of_their_names_models_included() -> None:
@@ -171,18 +171,18 @@ async def test_several_parameters_take_the_members_of_their_names_models_include
 
     by_name = {"trip": {"city": "Rome"}, "person": {"name": "Ada"}, "seats": 2}
     expected = {"trip": Trip("Rome"), "person": Person(name="Ada"), "seats": 2, "order": None}
-    assert await got(book, data=by_name) == expected
-    assert await got(book, data={"city": "Rome", "name": "Ada", "seats": 2}) == expected
+    assert await arguments_of(book, data=by_name) == expected
+    assert await arguments_of(book, data={"city": "Rome", "name": "Ada", "seats": 2}) == expected
 
 
 async def test_text_and_data_go_where_they_belong() -> None:
     def plan(wish: str, trip: Trip) -> None: ...
 
-    assert await got(plan, "by the sea", data={"city": "Rome"}) == {
+    assert await arguments_of(plan, "by the sea", data={"city": "Rome"}) == {
         "wish": "by the sea",
         "trip": Trip("Rome"),
     }
-    assert await got(plan, data={"city": "Rome"}) == {"wish": "", "trip": Trip("Rome")}
+    assert await arguments_of(plan, data={"city": "Rome"}) == {"wish": "", "trip": Trip("Rome")}
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ async def test_a_message_that_does_not_fit_is_refused_before_a_task_is_created(
 
 async def test_a_link_is_not_the_content_of_a_file() -> None:
     link = Part(url="https://example.com/a.bin", media_type="application/x-anything")
-    assert await got(taking(Part), files=[link]) == {"x": link}
+    assert await arguments_of(taking(Part), files=[link]) == {"x": link}
     with pytest.raises(errors.ContentTypeNotSupported, match="not a link"):
-        await got(taking(bytes), files=[link])
+        await arguments_of(taking(bytes), files=[link])
 
 
 async def test_the_turn_is_known_by_its_hint_or_by_its_name_alone() -> None:
@@ -404,6 +404,6 @@ async def test_a_message_without_a_word_is_refused_by_a_skill_that_takes_only_te
     def look(text: str, file: Part | None) -> None: ...
 
     with pytest.raises(errors.ContentTypeNotSupported, match="'x' is missing: send text"):
-        await got(taking(str), nameless)
-    assert await got(taking(str, "nobody"), nameless) == {"x": "nobody"}
-    assert await got(look, nameless) == {"text": "", "file": nameless}
+        await arguments_of(taking(str), nameless)
+    assert await arguments_of(taking(str, "nobody"), nameless) == {"x": "nobody"}
+    assert await arguments_of(look, nameless) == {"text": "", "file": nameless}

@@ -126,7 +126,7 @@ async def test_a_function_that_blocks_the_event_loop_is_named_in_a_warning(
 ) -> None:
     agent = Agent("a")
 
-    def said() -> list[str]:
+    def log_messages() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.name.startswith("dragoman")]
 
     @agent.skill
@@ -141,6 +141,6 @@ async def test_a_function_that_blocks_the_event_loop_is_named_in_a_warning(
         await client("hi", skill="busy")
         monkeypatch.setattr(skill, "LONG_CALL_SECONDS", 0.0)
         await client("hi", skill="quick")
-        assert not said()
+        assert not log_messages()
         await client("hi", skill="busy")
-    assert ["'busy' held up everybody" in line for line in said()] == [True]
+    assert ["'busy' held up everybody" in line for line in log_messages()] == [True]

@@ -51,7 +51,7 @@ def scheme(**options: Any) -> Introspection:
     return Introspection(URL, **options)
 
 
-async def shown(asked: Introspection, issuer: Issuer, token: str = "opaque") -> Principal:
+async def authenticate(asked: Introspection, issuer: Issuer, token: str = "opaque") -> Principal:
     found = await asked.authenticate(Presented({"authorization": f"Bearer {token}"}), issuer)
     assert found is not None
     return found
@@ -59,7 +59,7 @@ async def shown(asked: Introspection, issuer: Issuer, token: str = "opaque") -> 
 
 async def test_the_issuer_names_the_principal_of_a_token() -> None:
     issuer = Issuer()
-    found = await shown(scheme(client=("my agent", "a:b")), issuer)
+    found = await authenticate(scheme(client=("my agent", "a:b")), issuer)
     assert (found.id, found.scopes) == (f"{ISSUER}#ada", frozenset({"read", "write"}))
     assert issuer.asked == [
         (URL, {"token": "opaque", "token_type_hint": "access_token"}, "Basic bXklMjBhZ2VudDphJTNBYg==")
@@ -91,60 +91,60 @@ async def test_without_a_token_the_issuer_is_not_asked() -> None:
 )
 async def test_a_token_with_a_wrong_answer_is_refused(said: Any) -> None:
     with pytest.raises(Unauthenticated):
-        await shown(scheme(), Issuer(said))
+        await authenticate(scheme(), Issuer(said))
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b"true", b"<html>", Unreachable("away")], ids=str)
 async def test_without_an_answer_of_the_issuer_no_caller_is_accepted(said: Any) -> None:
     issuer, asked = Issuer(said), scheme()
     with pytest.raises(Unavailable):
-        await shown(asked, issuer)
+        await authenticate(asked, issuer)
     issuer.said = GOOD  # and that is not remembered
-    assert (await shown(asked, issuer)).id == f"{ISSUER}#ada"
+    assert (await authenticate(asked, issuer)).id == f"{ISSUER}#ada"
 
 
 async def test_an_answer_is_cached_for_a_limited_time() -> None:
     clock = Clock()
     issuer, asked = Issuer(), scheme(fresh=30, stopwatch=clock)
     for _ in range(3):
-        await shown(asked, issuer)
+        await authenticate(asked, issuer)
     assert len(issuer.asked) == 1
     clock.now += 31
     issuer.said = {"active": False}
     for _ in range(3):
         with pytest.raises(Unauthenticated):
-            await shown(asked, issuer)
+            await authenticate(asked, issuer)
     assert len(issuer.asked) == 2
 
 
 async def test_a_cached_answer_expires_also_if_the_clock_is_set_back() -> None:
     clock, stopwatch = Clock(), Clock()
     issuer, asked = Issuer(), scheme(fresh=30, clock=clock, stopwatch=stopwatch)
-    await shown(asked, issuer)
+    await authenticate(asked, issuer)
     clock.now -= 7200
     stopwatch.now += 31
     issuer.said = {"active": False}
     with pytest.raises(Unauthenticated):
-        await shown(asked, issuer)
+        await authenticate(asked, issuer)
 
 
 async def test_a_token_that_expires_while_it_is_remembered_is_refused() -> None:
     clock = Clock()
     issuer, asked = Issuer({**GOOD, "exp": 1010}), scheme(fresh=300, skew=0, clock=clock)
-    await shown(asked, issuer)
+    await authenticate(asked, issuer)
     clock.now += 10
     with pytest.raises(Unauthenticated, match="expired"):
-        await shown(asked, issuer)
+        await authenticate(asked, issuer)
 
 
 async def test_concurrent_calls_share_an_answer_and_too_many_tokens_are_rate_limited() -> None:
     issuer, asked = Issuer(), scheme()
     issuer.open.clear()
-    same = [asyncio.create_task(shown(asked, issuer)) for _ in range(5)]
-    others = [asyncio.create_task(shown(asked, issuer, f"made up {n}")) for n in range(31)]
+    same = [asyncio.create_task(authenticate(asked, issuer)) for _ in range(5)]
+    others = [asyncio.create_task(authenticate(asked, issuer, f"made up {n}")) for n in range(31)]
     await asyncio.sleep(0)
     with pytest.raises(RateLimited):
-        await shown(asked, issuer, "one too many")
+        await authenticate(asked, issuer, "one too many")
     issuer.open.set()
     assert {each.id for each in await asyncio.gather(*same, *others)} == {f"{ISSUER}#ada"}
     assert len(issuer.asked) == 32
@@ -152,7 +152,7 @@ async def test_concurrent_calls_share_an_answer_and_too_many_tokens_are_rate_lim
 
 async def test_a_client_is_a_principal_of_its_own() -> None:
     issuer = Issuer({**GOOD, "sub": None, "client_id": "ada"})
-    assert (await shown(scheme(), issuer)).id == f"{ISSUER}#client:ada"
+    assert (await authenticate(scheme(), issuer)).id == f"{ISSUER}#client:ada"
 
 
 async def test_introspection_works_over_the_network() -> None:

@@ -110,14 +110,14 @@ class Play:
 
         return [_unordered(_TIME.sub("time", _ID.sub(named, body))) for body in self.seen[False]]
 
-    def _known(self, what: dict[bool, list[str]], step: Step) -> str:
+    def _pick(self, what: dict[bool, list[str]], step: Step) -> str:
         """Something of one's own; the attacker takes the victim's where there is one."""
         listed = (what[False] + what[True]) if step.attack else what[False]
         return listed[step.which % len(listed)] if listed else "nothing"
 
     async def _do(self, step: Step, n: int) -> Answer:
         text = f"attack {n}" if step.attack else f"{WORD} {n}"
-        task, token = self._known(self.tasks, step), ATTACKER if step.attack else VICTIM
+        task, token = self._pick(self.tasks, step), ATTACKER if step.attack else VICTIM
         headers = {"Authorization": f"Bearer {token}"}
         if step.key:
             headers["Idempotency-Key"] = step.key
@@ -128,7 +128,7 @@ class Play:
             case "send":
                 return await rpc(self._app, "SendMessage", {**_message(text), **claim}, headers=new)
             case "send old":  # its clients choose the ids of tasks; the attacker takes the victim's
-                known = self._known(self.tasks, step)
+                known = self._pick(self.tasks, step)
                 chosen = known if step.attack and known != "nothing" else f"chosen-{step.which}"
                 return await rpc(self._app, "tasks/send", _old(text, chosen), headers=old)
             case "continue":
@@ -138,7 +138,7 @@ class Play:
             case "continue old":
                 return await rpc(self._app, "tasks/send", _old(text, task), headers=old)
             case "in context":
-                context = self._known(self.contexts, step)
+                context = self._pick(self.contexts, step)
                 return await rpc(self._app, "SendMessage", _message(text, contextId=context), headers=new)
             case "stream":
                 params = _message(text, taskId=task)
@@ -161,12 +161,12 @@ class Play:
                     self._app, "GET", f"/acme/tasks/{task}" if claim else f"/tasks/{task}", headers=new
                 )
             case "list":
-                wanted = {"contextId": self._known(self.contexts, step)} if step.which % 2 else {}
+                wanted = {"contextId": self._pick(self.contexts, step)} if step.which % 2 else {}
                 return await rpc(self._app, "ListTasks", {**wanted, **claim, "pageSize": 100}, headers=new)
             case "list http":
                 return await request(self._app, "GET", "/tasks", query="pageSize=100", headers=new)
             case "next page":
-                page = self._known(self.tokens, step) if self.tokens[False] else ""
+                page = self._pick(self.tokens, step) if self.tokens[False] else ""
                 return await rpc(self._app, "ListTasks", {"pageSize": 1, "pageToken": page}, headers=new)
             case "cancel":
                 return await rpc(self._app, "CancelTask", {"id": task, **claim}, headers=new)

@@ -37,7 +37,7 @@ from tests.auth.issuer import (
 KEYS = "https://login.example/keys"
 
 
-async def shown(token: str, scheme: Any = None, fetch: Any = None) -> Principal:
+async def authenticate(token: str, scheme: Any = None, fetch: Any = None) -> Principal:
     scheme = scheme or JWT(ISSUER, AUDIENCE, jwks=PUBLISHED)
     principal = await scheme.authenticate(Presented({"authorization": f"Bearer {token}"}), fetch or Pages())
     assert principal is not None
@@ -46,7 +46,7 @@ async def shown(token: str, scheme: Any = None, fetch: Any = None) -> Principal:
 
 async def refused(token: str, why: str | None = None, scheme: Any = None, fetch: Any = None) -> None:
     with pytest.raises(Unauthenticated, match=why):
-        await shown(token, scheme, fetch)
+        await authenticate(token, scheme, fetch)
 
 
 # --- good ones
@@ -63,38 +63,38 @@ async def refused(token: str, why: str | None = None, scheme: Any = None, fetch:
     ],
 )
 async def test_a_token_names_the_principal(key: Any, alg: str, kid: str) -> None:
-    principal = await shown(mint(key=key, alg=alg, kid=kid))
+    principal = await authenticate(mint(key=key, alg=alg, kid=kid))
     assert principal.id == "https://login.example#ada"
     assert principal.scopes == {"read", "write"} and principal.claims["aud"] == AUDIENCE
 
 
 async def test_two_issuers_may_have_the_same_subject_for_different_people() -> None:
     other = JWT("https://other.example", AUDIENCE, jwks=PUBLISHED)
-    one = await shown(mint())
-    another = await shown(mint(claims(iss="https://other.example")), other)
+    one = await authenticate(mint())
+    another = await authenticate(mint(claims(iss="https://other.example")), other)
     assert one.id != another.id
 
 
 @pytest.mark.parametrize("said", [{"scp": ["read"]}, {"scp": "read"}, {"scope": ["read"]}, {"scope": "read"}])
 async def test_scopes_are_found_wherever_issuers_put_them(said: dict[str, Any]) -> None:
-    assert (await shown(mint(claims(**({"scope": None} | said))))).scopes == {"read"}
+    assert (await authenticate(mint(claims(**({"scope": None} | said))))).scopes == {"read"}
 
 
 @pytest.mark.parametrize("audience", [AUDIENCE, [AUDIENCE], ["other", AUDIENCE]])
 async def test_a_token_may_have_several_audiences(audience: Any) -> None:
-    await shown(mint(claims(aud=audience)))
+    await authenticate(mint(claims(aud=audience)))
 
 
 async def test_a_tenant_comes_from_the_claim_that_was_named() -> None:
     scheme = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED, tenant_claim="org")
-    assert (await shown(mint(claims(org="acme")), scheme)).tenant == "acme"
+    assert (await authenticate(mint(claims(org="acme")), scheme)).tenant == "acme"
     await refused(mint(), "tenant", scheme)
     await refused(mint(claims(org=7)), "tenant", scheme)
 
 
 async def test_identify_may_name_the_principal() -> None:
     scheme = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED, identify=lambda said: Principal(id=said["email"]))
-    assert (await shown(mint(claims(email="ada@example.com")), scheme)).id == "ada@example.com"
+    assert (await authenticate(mint(claims(email="ada@example.com")), scheme)).id == "ada@example.com"
 
 
 async def test_other_credentials_than_bearer_tokens_are_ignored() -> None:
@@ -135,7 +135,7 @@ async def test_a_token_with_a_wrong_claim_is_refused(said: dict[str, Any], why: 
 
 
 async def test_clocks_may_differ_a_little() -> None:
-    await shown(mint(claims(exp=time.time() - 30, nbf=time.time() + 30)))
+    await authenticate(mint(claims(exp=time.time() - 30, nbf=time.time() + 30)))
     strict = JWT(ISSUER, AUDIENCE, jwks=PUBLISHED, skew=0)
     await refused(mint(claims(exp=time.time() - 30)), "expired", strict)
 
@@ -166,7 +166,7 @@ async def test_shared_secrets_and_public_keys_are_not_accepted_together() -> Non
 async def test_a_shared_secret_has_to_be_asked_for() -> None:
     secret = jwks({**SECRET.as_dict(private=True), "kid": "shared"})
     token = mint(key=SECRET, alg="HS256", kid="shared")
-    assert (await shown(token, JWT(ISSUER, AUDIENCE, jwks=secret, algorithms=("HS256",)))).id
+    assert (await authenticate(token, JWT(ISSUER, AUDIENCE, jwks=secret, algorithms=("HS256",)))).id
     await refused(token, "not accepted", JWT(ISSUER, AUDIENCE, jwks=secret))
 
 
@@ -235,7 +235,7 @@ async def test_a_token_that_names_no_key_gets_one_only_if_there_is_no_choice() -
     await refused(
         mint(kid=None), "does not have", JWT(ISSUER, AUDIENCE, jwks=jwks(jwk(EC, "a"), jwk(OTHER_EC, "b")))
     )
-    await shown(mint(kid=None), JWT(ISSUER, AUDIENCE, jwks=jwks(jwk(EC, "a"), jwk(RSA, "b"))))
+    await authenticate(mint(kid=None), JWT(ISSUER, AUDIENCE, jwks=jwks(jwk(EC, "a"), jwk(RSA, "b"))))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ class Clock:
 async def test_keys_are_fetched_once_and_cached() -> None:
     pages, scheme = Pages(**{KEYS: PUBLISHED}), JWT(ISSUER, AUDIENCE, jwks_url=KEYS)
     for _ in range(5):
-        await shown(mint(), scheme, pages)
+        await authenticate(mint(), scheme, pages)
     assert pages.asked == [KEYS]
 
 
@@ -388,16 +388,16 @@ async def test_the_keys_of_an_issuer_that_cannot_be_reached_stay_valid_for_a_day
 )
 async def test_without_keys_no_caller_is_accepted(page: bytes) -> None:
     with pytest.raises(Unavailable):
-        await shown(mint(), JWT(ISSUER, AUDIENCE, jwks_url=KEYS), Pages(**{KEYS: page}))
+        await authenticate(mint(), JWT(ISSUER, AUDIENCE, jwks_url=KEYS), Pages(**{KEYS: page}))
 
 
 async def test_if_the_keys_cannot_be_fetched_the_caller_gets_unavailable() -> None:
     pages, scheme = Pages(), JWT(ISSUER, AUDIENCE, jwks_url=KEYS)
     with pytest.raises(Unavailable) as refusal:
-        await shown(mint(), scheme, pages)
+        await authenticate(mint(), scheme, pages)
     assert refusal.value.retry_after
     with pytest.raises(Unavailable):
-        await shown(mint(), scheme, pages)
+        await authenticate(mint(), scheme, pages)
     assert len(pages.asked) == 1
 
 
@@ -411,7 +411,7 @@ PAGE = {"issuer": ISSUER, "jwks_uri": KEYS}
 async def test_oidc_reads_the_url_of_the_keys_from_the_issuer(url: str) -> None:
     pages = Pages(**{CONFIGURATION: PAGE, KEYS: PUBLISHED})
     scheme = OIDC(url, AUDIENCE)
-    assert (await shown(mint(), scheme, pages)).id == f"{ISSUER}#ada"
+    assert (await authenticate(mint(), scheme, pages)).id == f"{ISSUER}#ada"
     assert pages.asked == [CONFIGURATION, KEYS]
     assert scheme.declaration.open_id_connect_security_scheme is not None
     assert scheme.declaration.open_id_connect_security_scheme.open_id_connect_url == CONFIGURATION
@@ -423,5 +423,5 @@ async def test_oidc_reads_the_url_of_the_keys_from_the_issuer(url: str) -> None:
 async def test_a_configuration_of_another_issuer_is_refused(page: Any) -> None:
     pages = Pages(**{CONFIGURATION: page, KEYS: PUBLISHED})
     with pytest.raises(Unavailable):
-        await shown(mint(), OIDC(ISSUER, AUDIENCE), pages)
+        await authenticate(mint(), OIDC(ISSUER, AUDIENCE), pages)
     assert KEYS not in pages.asked

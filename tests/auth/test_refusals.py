@@ -30,7 +30,7 @@ def app(agent: Agent | None = None, **options: Any) -> Any:
     return application(agent or secure_agent(), store="memory:", push=PUSH, **options)
 
 
-def shown(token: str) -> dict[str, str]:
+def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -54,7 +54,7 @@ async def test_a_request_without_credentials_is_refused_before_its_body_is_read(
 @pytest.mark.parametrize("token", [None, "wrong", WHO.dave])
 @pytest.mark.parametrize("path", ["/", *REST])
 async def test_the_body_of_a_refused_request_makes_no_difference(path: str, token: str | None) -> None:
-    headers = shown(token) if token else {}
+    headers = bearer(token) if token else {}
     for body in (GARBAGE, b"", b"x" * (20 << 20)):
         answer = await request(app(), "POST", path, body, headers={**headers, "Content-Type": "text/plain"})
         assert answer.status == 401
@@ -126,7 +126,7 @@ async def test_an_agent_of_0_1_alone_needs_no_header_to_know_how_to_refuse() -> 
 
 @pytest.mark.parametrize(("version", "code"), [("1.0", -32000), ("0.3", -32000), ("0.1", -32008)])
 async def test_403_for_the_scope_of_the_agent(version: str, code: int) -> None:
-    answer = await rpc(app(), "GetTask", headers={"A2A-Version": version, **shown(WHO.carol)})
+    answer = await rpc(app(), "GetTask", headers={"A2A-Version": version, **bearer(WHO.carol)})
     error = checked(answer, 403)["error"]
     assert error["code"] == code and "use" in error["message"]
     assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope", scope="use"'
@@ -144,7 +144,7 @@ SENDS: list[tuple[str, str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("version", "method", "params", "code"), SENDS)
 async def test_403_for_the_scope_of_a_skill(version: str, method: str, params: Any, code: int) -> None:
-    headers = {**shown(WHO.alice_limited), **({"A2A-Version": version} if version else {})}
+    headers = {**bearer(WHO.alice_limited), **({"A2A-Version": version} if version else {})}
     answer = await rpc(app(), method, params, id="q", headers=headers)
     error = checked(answer, 403)
     assert error["id"] == "q" and error["error"]["code"] == code and "work" in error["error"]["message"]
@@ -172,7 +172,7 @@ async def test_a_challenge_names_every_scheme() -> None:
 
 async def test_a_credential_that_is_there_twice_is_refused() -> None:
     served = app()
-    answer = open_request(served, "POST", "/", b"{}", headers=shown(WHO.alice))
+    answer = open_request(served, "POST", "/", b"{}", headers=bearer(WHO.alice))
     answer.task.cancel()
     twice = [(b"authorization", f"Bearer {token}".encode()) for token in (WHO.alice, WHO.bob)]
     for headers in (twice, twice[::-1]):
@@ -203,7 +203,7 @@ def test_an_agents_id_cannot_break_out_of_the_challenge(agent_id: str) -> None:
 
 async def test_a_scope_cannot_break_out_of_a_refusal() -> None:
     scheme = Bearer({"a": hashed("t")}, scopes=['x"\r\nSet-Cookie: y'])
-    answer = await rpc(app(Agent("A", auth=[scheme])), "GetTask", headers=shown("t"))
+    answer = await rpc(app(Agent("A", auth=[scheme])), "GetTask", headers=bearer("t"))
     assert answer.status == 403
     assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope", scope="xSet-Cookie: y"'
 
@@ -218,7 +218,7 @@ async def test_a_check_that_raises_is_an_internal_error_without_details() -> Non
 
 async def test_refusals_show_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     secret = "s3cr3t-" + "x" * 30
-    answer = await request(app(), "POST", f"/?key={secret}", b"{}", headers=shown(secret))
+    answer = await request(app(), "POST", f"/?key={secret}", b"{}", headers=bearer(secret))
     assert answer.status in (401, 404) and secret.encode() not in answer.body
     assert secret not in caplog.text
 
@@ -238,7 +238,7 @@ NASTY = [
 
 @pytest.mark.parametrize("id", NASTY)
 async def test_ids_do_not_become_headers_or_paths(id: str) -> None:
-    served, token = app(), shown(WHO.alice)
+    served, token = app(), bearer(WHO.alice)
     quoted = quote(id, safe="")
     answers = [
         await rpc(served, "GetTask", {"id": id}, id=id[:100], headers={"A2A-Version": "1.0", **token}),
@@ -303,11 +303,11 @@ PAGES = [
 async def test_a_private_card_needs_credentials(path: str) -> None:
     private = app(secure_agent(private_card=True))
     for method in ("GET", "HEAD"):
-        for headers in ({}, shown("wrong"), {"If-None-Match": "*"}):
+        for headers in ({}, bearer("wrong"), {"If-None-Match": "*"}):
             refused = await request(private, method, path, headers=headers)
             assert refused.status == 401 and b"Keeper" not in refused.body
             assert refused.headers["www-authenticate"]
-    allowed = await request(private, "GET", path, headers=shown(WHO.bob))
+    allowed = await request(private, "GET", path, headers=bearer(WHO.bob))
     assert allowed.status == 200 and b"Keeper" in allowed.body
     assert "public" not in allowed.headers.get("cache-control", "")
     assert "access-control-allow-origin" not in allowed.headers
@@ -328,7 +328,7 @@ async def extended(served: Any, **headers: str) -> Answer:
 async def test_the_extended_card_is_made_for_its_caller() -> None:
     served = app()
     for who, token in (("alice-0", WHO.alice), ("bob-0", WHO.bob)):
-        card = (await extended(served, **shown(token))).json["result"]
+        card = (await extended(served, **bearer(token))).json["result"]
         assert [skill["name"] for skill in card["skills"]] == ["Keep", f"For {who}"]
         assert card["capabilities"]["extendedAgentCard"] is True
     public = (await request(served, "GET", "/.well-known/agent-card.json")).json
@@ -338,8 +338,8 @@ async def test_the_extended_card_is_made_for_its_caller() -> None:
 
 async def test_without_an_extended_card_the_operation_is_not_supported() -> None:
     served = app(secure_agent(extended_card=None))
-    assert (await extended(served, **shown(WHO.alice))).json["error"]["code"] == -32004
-    old = await rpc(served, "agent/getAuthenticatedExtendedCard", headers=shown(WHO.alice))
+    assert (await extended(served, **bearer(WHO.alice))).json["error"]["code"] == -32004
+    old = await rpc(served, "agent/getAuthenticatedExtendedCard", headers=bearer(WHO.alice))
     assert old.json["error"]["code"] == -32007
 
 
@@ -350,8 +350,8 @@ def test_an_extended_card_without_authentication_is_an_error() -> None:
 
 async def test_some_callers_may_have_no_extended_card() -> None:
     served = app(secure_agent(extended_card=lambda who: None if who.id.startswith("bob") else []))
-    assert (await extended(served, **shown(WHO.alice))).status == 200
-    assert (await extended(served, **shown(WHO.bob))).status == 403
+    assert (await extended(served, **bearer(WHO.alice))).status == 200
+    assert (await extended(served, **bearer(WHO.bob))).status == 403
 
 
 # --- one's own decision
@@ -365,7 +365,7 @@ async def test_authorize_decides_about_every_operation() -> None:
         return type(wanted).__name__ != "CancelTask"
 
     served = app(secure_agent(authorize=authorize))
-    headers = {"A2A-Version": "1.0", **shown(WHO.alice)}
+    headers = {"A2A-Version": "1.0", **bearer(WHO.alice)}
     sent = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "done"}]}}
     assert (await rpc(served, "SendMessage", sent, headers=headers)).status == 200
     assert (await rpc(served, "ListTasks", headers=headers)).status == 200
@@ -407,7 +407,7 @@ async def test_a_task_continues_only_for_callers_with_the_scope_of_its_skill() -
                 {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
             )
             response = await transport.without_credentials.request(
-                "POST", url, {**shown("few"), "A2A-Version": "1.0"}, body.encode()
+                "POST", url, {**bearer("few"), "A2A-Version": "1.0"}, body.encode()
             )
             await response.read()
             return response.status

@@ -32,7 +32,9 @@ from tests.requirements import requirement
 ALICE, BOB = new_token(), new_token()
 
 
-async def asked(auth: Any, headers: Any = (), *, query: str = "", certificate: bytes = b"") -> Principal:
+async def authenticate(
+    auth: Any, headers: Any = (), *, query: str = "", certificate: bytes = b""
+) -> Principal:
     guard = AgentAuthenticator(Requirements(auth if isinstance(auth, list) else [auth]), realm="test")
     return await guard.authenticate(dict(headers), query=query, certificate=certificate)
 
@@ -52,9 +54,11 @@ async def test_a_token_is_known_by_its_hash() -> None:
     scheme = Bearer(
         {"alice": hashed(ALICE), "bob": Holder(secret=hashed(BOB), scopes=["read"], tenant="acme")}
     )
-    assert await asked(scheme, bearer(ALICE)) == Principal(id="alice")
-    assert await asked(scheme, bearer(BOB)) == Principal(id="bob", tenant="acme", scopes=frozenset({"read"}))
-    assert (await asked(scheme, {"authorization": f"bEaReR   {ALICE} "})).id == "alice"
+    assert await authenticate(scheme, bearer(ALICE)) == Principal(id="alice")
+    assert await authenticate(scheme, bearer(BOB)) == Principal(
+        id="bob", tenant="acme", scopes=frozenset({"read"})
+    )
+    assert (await authenticate(scheme, {"authorization": f"bEaReR   {ALICE} "})).id == "alice"
 
 
 @pytest.mark.parametrize(
@@ -78,13 +82,17 @@ async def test_a_token_is_known_by_its_hash() -> None:
 )
 async def test_an_unknown_token_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        await asked(Bearer({"alice": hashed(ALICE)}), headers)
+        await authenticate(Bearer({"alice": hashed(ALICE)}), headers)
     assert ALICE not in refusal.value.message and hashed(ALICE) not in refusal.value.message
 
 
 async def test_the_old_token_and_the_new_one_are_good_at_the_same_time() -> None:
     scheme = Bearer({"alice": Holder(secret=[hashed(ALICE), hashed(BOB)])})
-    assert (await asked(scheme, bearer(ALICE))).id == (await asked(scheme, bearer(BOB))).id == "alice"
+    assert (
+        (await authenticate(scheme, bearer(ALICE))).id
+        == (await authenticate(scheme, bearer(BOB))).id
+        == "alice"
+    )
 
 
 async def test_a_token_may_expire() -> None:
@@ -96,8 +104,8 @@ async def test_a_token_may_expire() -> None:
         }
     )
     with pytest.raises(Unauthenticated, match="expired"):
-        await asked(scheme, bearer(ALICE))
-    assert (await asked(scheme, bearer(BOB))).id == "bob"
+        await authenticate(scheme, bearer(ALICE))
+    assert (await authenticate(scheme, bearer(BOB))).id == "bob"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,7 @@ def test_the_repr_of_a_scheme_has_no_secrets() -> None:
 )
 async def test_an_api_key_is_found_where_the_card_says(location: str, shown: dict[str, Any]) -> None:
     scheme = ApiKey({"alice": hashed(ALICE)}, location=location, parameter="X-Key")
-    assert (await asked(scheme, **shown)).id == "alice"
+    assert (await authenticate(scheme, **shown)).id == "alice"
     key = scheme.declaration.api_key_security_scheme
     assert key is not None and (key.location, key.name) == (location, "X-Key")
 
@@ -162,7 +170,7 @@ async def test_an_api_key_is_found_where_the_card_says(location: str, shown: dic
 )
 async def test_an_api_key_in_another_place_or_twice_is_refused(location: str, shown: dict[str, Any]) -> None:
     with pytest.raises(Unauthenticated):
-        await asked(ApiKey({"alice": hashed(ALICE)}, location=location, parameter="X-Key"), **shown)
+        await authenticate(ApiKey({"alice": hashed(ALICE)}, location=location, parameter="X-Key"), **shown)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +188,8 @@ PASSWORDS = Basic({"alice": hashed_password("pâss:wörd"), "bob": hashed("a lon
 
 async def test_a_name_and_its_password_are_accepted() -> None:
     for _ in range(2):
-        assert (await asked(PASSWORDS, basic("alice", "pâss:wörd"))).id == "alice"
-    assert (await asked(PASSWORDS, basic("bob", "a long random one"))).id == "bob"
+        assert (await authenticate(PASSWORDS, basic("alice", "pâss:wörd"))).id == "alice"
+    assert (await authenticate(PASSWORDS, basic("bob", "a long random one"))).id == "bob"
 
 
 @pytest.mark.parametrize(
@@ -199,13 +207,13 @@ async def test_a_name_and_its_password_are_accepted() -> None:
 )
 async def test_a_wrong_name_or_password_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated):
-        await asked(PASSWORDS, headers)
+        await authenticate(PASSWORDS, headers)
 
 
 async def test_a_right_password_of_one_is_wrong_for_another() -> None:
-    await asked(PASSWORDS, basic("alice", "pâss:wörd"))
+    await authenticate(PASSWORDS, basic("alice", "pâss:wörd"))
     with pytest.raises(Unauthenticated):
-        await asked(PASSWORDS, basic("bob", "pâss:wörd"))
+        await authenticate(PASSWORDS, basic("bob", "pâss:wörd"))
 
 
 def test_passwords_are_stored_as_hashes_and_names_have_no_colons() -> None:
@@ -219,7 +227,7 @@ async def test_guessing_passwords_has_its_limits(monkeypatch: pytest.MonkeyPatch
     scheme = Basic({"alice": hashed_password("x")})
     monkeypatch.setattr(scheme._passwords.current(), "_waiting", 64)
     with pytest.raises(RateLimited):
-        await asked(scheme, basic("alice", "guess"))
+        await authenticate(scheme, basic("alice", "guess"))
 
 
 # --- certificates
@@ -228,32 +236,34 @@ async def test_guessing_passwords_has_its_limits(monkeypatch: pytest.MonkeyPatch
 async def test_a_certificate_names_its_holder() -> None:
     authority = Authority()
     der, _ = authority.issue("ada")
-    assert (await asked(MutualTLS(), certificate=der)).id == "x509:CN=ada"
+    assert (await authenticate(MutualTLS(), certificate=der)).id == "x509:CN=ada"
     der, _ = authority.issue("ada", uri="spiffe://example.org/agent/ada")
-    assert (await asked(MutualTLS(), certificate=der)).id == "spiffe://example.org/agent/ada"
+    assert (await authenticate(MutualTLS(), certificate=der)).id == "spiffe://example.org/agent/ada"
 
 
 async def test_only_certificates_that_are_listed_if_there_is_a_list() -> None:
     authority = Authority()
     (ada, _), (bob, _) = authority.issue("ada"), authority.issue("bob")
     scheme = MutualTLS({"the-countess": Holder(secret=hashlib.sha256(ada).hexdigest(), scopes=["read"])})
-    assert await asked(scheme, certificate=ada) == Principal(id="the-countess", scopes=frozenset({"read"}))
+    assert await authenticate(scheme, certificate=ada) == Principal(
+        id="the-countess", scopes=frozenset({"read"})
+    )
     with pytest.raises(Unauthenticated):
-        await asked(scheme, certificate=bob)
+        await authenticate(scheme, certificate=bob)
 
 
 async def test_a_connection_may_outlive_its_certificate() -> None:
     der, _ = Authority().issue("ada", days=-1)
     with pytest.raises(Unauthenticated, match="not valid now"):
-        await asked(MutualTLS(), certificate=der)
+        await authenticate(MutualTLS(), certificate=der)
 
 
 async def test_a_certificate_without_a_name_is_refused() -> None:
     der, _ = Authority().issue("")
     with pytest.raises(Unauthenticated, match="has no name"):
-        await asked(MutualTLS(), certificate=der)
+        await authenticate(MutualTLS(), certificate=der)
     with pytest.raises(Unauthenticated):
-        await asked(MutualTLS())
+        await authenticate(MutualTLS())
 
 
 # --- one's own
@@ -263,11 +273,11 @@ async def test_a_function_is_a_scheme() -> None:
     async def magic(presented: Presented) -> Principal | None:
         return Principal(id="merlin") if presented.header("X-Magic") == "please" else None
 
-    assert (await asked(magic, {"x-magic": "please"})).id == "merlin"
+    assert (await authenticate(magic, {"x-magic": "please"})).id == "merlin"
     with pytest.raises(Unauthenticated):
-        await asked(magic)
+        await authenticate(magic)
     assert list(Requirements([magic]).schemes) == ["magic"]
-    assert (await asked(Custom(lambda presented: Principal(id="all")))).id == "all"
+    assert (await authenticate(Custom(lambda presented: Principal(id="all")))).id == "all"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +294,7 @@ async def test_a_function_is_a_scheme() -> None:
 )
 async def test_a_principal_with_an_invalid_id_is_refused(principal: Principal) -> None:
     with pytest.raises(Unauthenticated):
-        await asked(Custom(lambda presented: principal))
+        await authenticate(Custom(lambda presented: principal))
 
 
 async def test_a_check_that_raises_accepts_no_caller() -> None:
@@ -292,7 +302,7 @@ async def test_a_check_that_raises_accepts_no_caller() -> None:
         raise RuntimeError("the database is away")
 
     with pytest.raises(RuntimeError):
-        await asked(broken)
+        await authenticate(broken)
 
 
 # --- together
@@ -300,8 +310,8 @@ async def test_a_check_that_raises_accepts_no_caller() -> None:
 
 async def test_one_of_several_schemes_is_enough() -> None:
     either = [Bearer({"alice": hashed(ALICE)}), ApiKey({"bob": hashed(BOB)})]
-    assert (await asked(either, bearer(ALICE))).id == "alice"
-    assert (await asked(either, {"x-api-key": BOB})).id == "bob"
+    assert (await authenticate(either, bearer(ALICE))).id == "alice"
+    assert (await authenticate(either, {"x-api-key": BOB})).id == "bob"
 
 
 @pytest.mark.parametrize("token", ["wrong", ALICE, BOB], ids=["wrong", "alice", "bob"])
@@ -311,25 +321,25 @@ async def test_credentials_of_two_schemes_at_once_are_refused(token: str, key: s
     shown = {**bearer(token), "x-api-key": key}
     for order in ([bearers, keys], [keys, bearers]):
         with pytest.raises(Unauthenticated, match="two credentials"):
-            await asked(order, shown)
+            await authenticate(order, shown)
     together = [bearers, All(keys, bearers)]  # then both are looked at
     if (token, key) == (ALICE, BOB):
-        assert (await asked(together, shown)).id == "bob"
+        assert (await authenticate(together, shown)).id == "bob"
     else:
         with pytest.raises(Unauthenticated):
-            await asked(together, shown)
+            await authenticate(together, shown)
 
 
 async def test_one_credential_may_be_for_either_of_two_schemes() -> None:
     tokens, others = Bearer({"alice": hashed(ALICE)}), Bearer({"bob": hashed(BOB)})
     keys = ApiKey({"carl": hashed(BOB)}, parameter="Authorization")
-    assert (await asked([tokens, others], bearer(BOB))).id == "bob"
-    assert (await asked([tokens, keys], {"authorization": BOB})).id == "carl"
+    assert (await authenticate([tokens, others], bearer(BOB))).id == "bob"
+    assert (await authenticate([tokens, keys], {"authorization": BOB})).id == "carl"
 
     def check(presented: Presented) -> Principal | None:
         return Principal(id="dora") if presented.header("x-signature") == "good" else None
 
-    assert (await asked([tokens, check], {"x-signature": "good"})).id == "dora"
+    assert (await authenticate([tokens, check], {"x-signature": "good"})).id == "dora"
 
 
 async def test_all_needs_every_scheme() -> None:
@@ -337,11 +347,11 @@ async def test_all_needs_every_scheme() -> None:
         ApiKey({"machine": Holder(secret=hashed(BOB), scopes=["run"])}),
         Bearer({"alice": Holder(secret=hashed(ALICE), scopes=["read"], tenant="acme")}),
     )
-    who = await asked(both, {**bearer(ALICE), "x-api-key": BOB})
+    who = await authenticate(both, {**bearer(ALICE), "x-api-key": BOB})
     assert who == Principal(id="machine", tenant="acme", scopes=frozenset({"run", "read"}))
     for headers in (bearer(ALICE), {"x-api-key": BOB}, {**bearer("wrong"), "x-api-key": BOB}):
         with pytest.raises(Unauthenticated):
-            await asked(both, headers)
+            await authenticate(both, headers)
 
 
 async def test_credentials_of_two_tenants_do_not_add_up() -> None:
@@ -350,14 +360,14 @@ async def test_credentials_of_two_tenants_do_not_add_up() -> None:
         Bearer({"a": Holder(secret=hashed(ALICE), tenant="umbrella")}),
     )
     with pytest.raises(Unauthenticated, match="different tenants"):
-        await asked(both, {**bearer(ALICE), "x-api-key": BOB})
+        await authenticate(both, {**bearer(ALICE), "x-api-key": BOB})
 
 
 async def test_a_known_caller_without_the_scope_is_forbidden_and_the_error_names_the_scope() -> None:
     scheme = Bearer({"alice": Holder(secret=hashed(ALICE), scopes=["read"])}, scopes=["read", "write"])
     for auth in ([scheme], [scheme, ApiKey({})], [ApiKey({}), scheme]):
         with pytest.raises(Forbidden) as refusal:
-            await asked(auth, bearer(ALICE))
+            await authenticate(auth, bearer(ALICE))
         assert refusal.value.metadata == {"scope": "write"}
 
 

@@ -113,7 +113,7 @@ async def test_everything_together_in_a_process_of_its_own(tmp_path: Path) -> No
 # --- the shell
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = main(list(arguments))
     out = capsys.readouterr()
     return code, out.out, out.err
@@ -121,29 +121,29 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 
 def test_keys_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--dir", str(tmp_path / "keys"))
-    code, first, _ = said(capsys, "keys", "new", *where)
+    code, first, _ = run_command(capsys, "keys", "new", *where)
     assert code == 0
-    second = said(capsys, "keys", "rotate", "--alg", "EdDSA", *where)[1]
-    listed = json.loads(said(capsys, "keys", "list", "--json", *where)[1])
+    second = run_command(capsys, "keys", "rotate", "--alg", "EdDSA", *where)[1]
+    listed = json.loads(run_command(capsys, "keys", "list", "--json", *where)[1])
     assert [(key["kid"], key["alg"]) for key in listed] == [
         (second.strip(), "EdDSA"),
         (first.strip(), "ES256"),
     ]
     assert listed[0]["state"] == "signs" and listed[1]["state"].startswith("published until")
-    assert first.strip() in said(capsys, "keys", "list", *where)[1]
-    public = said(capsys, "keys", "public", *where)[1]
+    assert first.strip() in run_command(capsys, "keys", "list", *where)[1]
+    public = run_command(capsys, "keys", "public", *where)[1]
     assert len(json.loads(public)["keys"]) == 2 and '"d"' not in public
 
 
 def test_a_token_from_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, "keys", "token")[1].split()
+    lines = run_command(capsys, "keys", "token")[1].split()
     assert lines[0] == "token" and lines[2] == "hash" and hashed(lines[1]) == lines[3]
 
 
 def test_an_error_of_keys_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text("{}")
     os.chmod(tmp_path / "x.json", 0o600)
-    code, _, error = said(capsys, "keys", "list", "--dir", str(tmp_path))
+    code, _, error = run_command(capsys, "keys", "list", "--dir", str(tmp_path))
     assert code == 1 and error.startswith("dragoman: ") and "x.json" in error
 
 
@@ -154,27 +154,27 @@ def test_a_card_is_signed_and_verified_from_the_shell(
         str(tmp_path / name) for name in ("keys", "card.json", "signed.json", "jwks.json")
     )
     Path(card).write_text(json.dumps({**CARD, "url": "https://legacy.example"}))
-    code, _, error = said(capsys, "sign", card, "--keys", keys, "--output", out)
+    code, _, error = run_command(capsys, "sign", card, "--keys", keys, "--output", out)
     assert code == 1 and "keys new" in error
-    kid = said(capsys, "keys", "new", "--dir", keys)[1].strip()
-    code, _, error = said(capsys, "sign", card, "--keys", keys, "--output", out)
+    kid = run_command(capsys, "keys", "new", "--dir", keys)[1].strip()
+    code, _, error = run_command(capsys, "sign", card, "--keys", keys, "--output", out)
     assert code == 0 and "url" in error and "url" not in json.loads(Path(out).read_text())
-    Path(trusted).write_text(said(capsys, "keys", "public", "--dir", keys)[1])
-    code, shown, _ = said(capsys, "card", out, "--verify", "--trust", trusted)
+    Path(trusted).write_text(run_command(capsys, "keys", "public", "--dir", keys)[1])
+    code, shown, _ = run_command(capsys, "card", out, "--verify", "--trust", trusted)
     assert code == 0 and f"signed by  {kid} (ES256)" in shown
-    said(capsys, "sign", out, "--keys", keys, "--output", out)
+    run_command(capsys, "sign", out, "--keys", keys, "--output", out)
     assert (
         len(json.loads(Path(out).read_text())["signatures"]) == 2
     )  # ours replaced, not added to: spec and SDK form
     forged = {**json.loads(Path(out).read_text()), "name": "Evil"}
     Path(out).write_text(json.dumps(forged))
-    code, shown, error = said(capsys, "card", out, "--trust", trusted)
+    code, shown, error = run_command(capsys, "card", out, "--trust", trusted)
     assert code == 1 and not shown and "trusted key" in error
-    assert said(capsys, "card", card, "--trust", trusted)[0] == 1
+    assert run_command(capsys, "card", card, "--trust", trusted)[0] == 1
 
 
 def test_a_file_that_is_not_a_card_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "keys", "new", "--dir", str(tmp_path / "keys"))
+    run_command(capsys, "keys", "new", "--dir", str(tmp_path / "keys"))
     file = tmp_path / "card.json"
     for content in (
         "",
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_a_card_is_not_signed(tmp_path: Path, capsys: pytest.
         '{"name": "Old", "url": "https://a.example", "protocolVersion": "0.3.0"}',
     ):
         file.write_text(content)
-        code, shown, error = said(capsys, "sign", str(file), "--keys", str(tmp_path / "keys"))
+        code, shown, error = run_command(capsys, "sign", str(file), "--keys", str(tmp_path / "keys"))
         assert code == 1 and not shown and error.startswith("dragoman: ")
 
 

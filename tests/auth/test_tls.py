@@ -161,7 +161,7 @@ def test_the_certificate_is_read_from_the_asgi_tls_extension() -> None:
         assert client_certificate(scope) == b""
 
 
-def shown(context: ssl.SSLContext, files: Files) -> bytes:
+def handshake_certificate(context: ssl.SSLContext, files: Files) -> bytes:
     """The certificate that a server with `context` shows, in a handshake without a network."""
     ours, theirs, back, forth = files.trusting(), context, ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ours.wrap_bio(back, forth, server_hostname="127.0.0.1")
@@ -177,12 +177,12 @@ def shown(context: ssl.SSLContext, files: Files) -> bytes:
 
 def test_a_new_certificate_is_shown_without_a_restart(files: Files) -> None:
     tls = ServerTls(files.certificate, files.key)
-    before = shown(tls.context, files)
+    before = handshake_certificate(tls.context, files)
     tls.renew()
-    assert shown(tls.context, files) == before
+    assert handshake_certificate(tls.context, files) == before
     files.authority.write(files.directory, "server")
     tls.renew()
-    assert shown(tls.context, files) != before
+    assert handshake_certificate(tls.context, files) != before
 
 
 def showing(credential: ClientCertificate, files: Files) -> ssl.SSLContext:
@@ -242,7 +242,7 @@ def test_an_authority_that_cannot_be_read_changes_nothing_and_is_logged_once(
 @pytest.mark.parametrize("broken", ["half", "nonsense", "gone"])
 def test_a_pair_that_does_not_go_together_is_not_shown(files: Files, broken: str) -> None:
     tls = ServerTls(files.certificate, files.key)
-    before = shown(tls.context, files)
+    before = handshake_certificate(tls.context, files)
     if broken == "half":
         other, _ = files.authority.write(files.directory, "other")
         Path(other).replace(files.certificate)
@@ -251,7 +251,7 @@ def test_a_pair_that_does_not_go_together_is_not_shown(files: Files, broken: str
     else:
         Path(files.certificate).write_text("nonsense")
     tls.renew()
-    assert shown(tls.context, files) == before
+    assert handshake_certificate(tls.context, files) == before
 
 
 async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path: Path) -> None:

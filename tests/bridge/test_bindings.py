@@ -48,7 +48,9 @@ async def test_webhooks_are_told_of_tasks_of_an_agent_that_has_none() -> None:
             await crew.begun.wait()
             await client.create_push(reply.id, webhook.url)
             crew.gate.set()
-            await webhook.until(lambda: any("COMPLETED" in str(each.document) for each in webhook.told))
+            await webhook.until(
+                lambda: any("COMPLETED" in str(each.document) for each in webhook.notifications)
+            )
 
 
 async def test_a_question_that_nobody_answers_can_be_canceled_and_so_is_the_agents_task() -> None:

@@ -66,12 +66,12 @@ async def say(page: Page, text: str) -> None:
 
 async def ask_natively(page: Page, token: str, agent: str) -> None:
     """Somebody sends a message with the native API, and its stream ends with a question."""
-    told = await page.evaluate(
+    received = await page.evaluate(
         """([token, agent]) => fetch(`/v1/agents/${agent}/chat`, {method: 'POST', headers: {authorization: 'Bearer ' + token},
            body: JSON.stringify({message: 'do it'})}).then(r => r.text())""",
         [token, agent],
     )
-    assert "event: question" in told
+    assert "event: question" in received
 
 
 async def answer_natively(page: Page, token: str, approved: bool) -> None:
@@ -87,7 +87,7 @@ async def answer_natively(page: Page, token: str, approved: bool) -> None:
     assert status == 202
 
 
-def asked(page: Page) -> Locator:
+def question_box(page: Page) -> Locator:
     return page.get_by_role("group", name="The agent asks")
 
 
@@ -96,9 +96,9 @@ async def test_the_chat_asks_and_the_command_runs_after_yes(page: Page, hub: Ser
     await go(page, "chat/planner?tenant=ada")
     await say(page, "plan it")
     await expect(page.locator(".answerfoot .badge", has_text="input required")).to_be_visible()
-    await asked(page).get_by_role("button", name="Approve").click()
+    await question_box(page).get_by_role("button", name="Approve").click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
-    await expect(asked(page)).to_have_count(0)
+    await expect(question_box(page)).to_have_count(0)
     await expect(page.locator(".answerfoot .badge", has_text="input required")).to_have_count(0)
     await expect(page.locator(".answerfoot .pill", has_text="answered")).to_be_visible()
     said = await page.locator(".answer").last.inner_text()
@@ -113,8 +113,8 @@ async def test_a_command_that_is_refused_in_the_chat_does_not_run_and_the_agent_
     await tenant_with_agents(page, hub, "bob")
     await go(page, "chat/planner?tenant=bob")
     await say(page, "plan it")
-    await asked(page).get_by_label("Why not").fill("no plants here")
-    await asked(page).get_by_role("button", name="Refuse").click()
+    await question_box(page).get_by_label("Why not").fill("no plants here")
+    await question_box(page).get_by_role("button", name="Refuse").click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
     await page.get_by_role("link", name="log of the task").last.click()
     await expect(
@@ -192,12 +192,12 @@ async def test_a_chat_notices_that_its_question_was_answered_elsewhere(page: Pag
     token = await tenant_with_agents(page, hub, "fay")
     await go(page, "chat/twice?tenant=fay")
     await say(page, "do it")
-    await expect(asked(page)).to_be_visible()
+    await expect(question_box(page)).to_be_visible()
     await expect(page.locator(".record.k-ask")).to_have_count(1)
     await answer_natively(page, token, True)
     await expect(page.get_by_text("Answered elsewhere.")).to_be_visible()
     await expect(page.locator(".answerbody", has_text="the second")).to_be_visible()
-    await asked(page).get_by_role("button", name="Approve").click()
+    await question_box(page).get_by_role("button", name="Approve").click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
     await expect(page.locator(".answerfoot .badge", has_text="input required")).to_have_count(0)
 
@@ -209,6 +209,6 @@ async def test_a_task_that_waits_is_answered_in_a_chat_that_is_opened_later(page
     await page.get_by_label("Tenant", exact=True).select_option("gus")
     await page.locator("tbody tr", has_text="gus").get_by_role("link", name="do it").click()
     await page.get_by_role("link", name="Answer in chat").click()
-    await asked(page).get_by_role("button", name="Approve").click()
+    await question_box(page).get_by_role("button", name="Approve").click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
     await expect(page.locator(".answerfoot .badge", has_text="input required")).to_have_count(0)

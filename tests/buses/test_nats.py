@@ -258,14 +258,14 @@ async def test_a_tls_server_needs_a_certificate_that_we_trust(
 
 
 async def test_a_tls_url_sends_no_password_to_a_server_without_tls() -> None:
-    told = b""
+    received = b""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal told
+        nonlocal received
         writer.write(
             b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n'
         )
-        told += await reader.read(1000)
+        received += await reader.read(1000)
         writer.close()
 
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
@@ -273,7 +273,7 @@ async def test_a_tls_url_sends_no_password_to_a_server_without_tls() -> None:
     with pytest.raises(Unavailable, match="does not speak TLS"):
         await NatsBus(f"tls://me:secret@127.0.0.1:{port}", connect_timeout=0.5).open()
     server.close()
-    assert told == b""
+    assert received == b""
 
 
 def test_a_credentials_file_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ async def refund(turn: Turn) -> str:
 """
 
 
-async def found(url: str, text: str) -> list[ListedAgent]:
+async def search(url: str, text: str) -> list[ListedAgent]:
     transport = HttpTransport()
     try:
         return list(await RemoteCatalogue(url, transport).search(text))
@@ -52,7 +52,7 @@ async def test_what_was_registered_is_found_and_checked_after_a_kill(tmp_path: P
         said = await dragoman("find", "--add", site.url, "--name", "money", "--store", store)
         assert said == "registered money: Currency desk, up\n"
         for _ in range(4):  # whichever worker answers
-            (money,) = await until(lambda: found(server.url, "convert currency"))
+            (money,) = await until(lambda: search(server.url, "convert currency"))
             assert (money.name, money.health) == ("money", "up")
         await server.kill()
         opened = open_store(store)
@@ -66,7 +66,7 @@ async def test_what_was_registered_is_found_and_checked_after_a_kill(tmp_path: P
         await server.start()
         await site.come.wait()
         changed = await until(
-            lambda: found(server.url, "convert currency"),
+            lambda: search(server.url, "convert currency"),
             lambda agents: agents and agents[0].version == "3.0",
         )
         assert [agent.name for agent in changed] == ["money"]

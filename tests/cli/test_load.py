@@ -90,9 +90,13 @@ def test_an_error_in_a_file_is_reported_without_frames_of_dragoman(tmp_path: Pat
     file = a_file(tmp_path, "from dragoman import Agent\nagent = Agent('A', versions=('7',))\n")
     with pytest.raises(SystemExit) as refused:
         load(file)
-    told = str(refused.value.code)
-    assert 'agents.py", line 2' in told and "versions are some of" in told and "cannot be loaded" in told
-    assert "importlib" not in told and "agent/agent.py" not in told
+    received = str(refused.value.code)
+    assert (
+        'agents.py", line 2' in received
+        and "versions are some of" in received
+        and "cannot be loaded" in received
+    )
+    assert "importlib" not in received and "agent/agent.py" not in received
 
 
 def test_a_missing_agent_is_reported_with_the_existing_ones(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Counter:
             yield self
 
 
-def told(pieces: list[Piece]) -> tuple[str, list[str]]:
+def rebuild(pieces: list[Piece]) -> tuple[str, list[str]]:
     """What was told: the text as the events build it up, and the reports."""
     parts: dict[str, str] = {}
     reports = []

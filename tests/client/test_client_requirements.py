@@ -48,7 +48,7 @@ def site_of(binding: str, *, streaming: bool = True, **interface: Any) -> Site:
     )
 
 
-async def sent(site: Site, *args: Any, **options: Any) -> Any:
+async def request_of(site: Site, *args: Any, **options: Any) -> Any:
     """The request that a message makes."""
     async with connect(BASE, transport=AsgiTransport(site)) as client:
         await client.send(*args, **options)
@@ -58,7 +58,7 @@ async def sent(site: Site, *args: Any, **options: Any) -> Any:
 @requirement(63, 64, 76, 98, 99)
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_service_parameters_are_headers_and_several_values_share_one(binding: str) -> None:
-    asked = await sent(site_of(binding), "hello", extensions=EXTENSIONS)
+    asked = await request_of(site_of(binding), "hello", extensions=EXTENSIONS)
     assert asked.headers["a2a-version"] == "1.0"
     assert [value.strip() for value in asked.headers["a2a-extensions"].split(",")] == list(EXTENSIONS)
 
@@ -131,7 +131,7 @@ async def test_an_agent_that_does_not_stream_is_sent_a_message_and_not_asked_for
 @requirement(132)
 async def test_a_message_names_the_tasks_that_it_refers_to() -> None:
     message = Message(role=Role.USER, parts=(Part(text="compare"),), reference_task_ids=("t0", "t1"))
-    asked = await sent(site_of("JSONRPC"), message)
+    asked = await request_of(site_of("JSONRPC"), message)
     assert asked.json["params"]["message"]["referenceTaskIds"] == ["t0", "t1"]
 
 

@@ -41,7 +41,7 @@ def table(text: str) -> None:
 FAKE = f'[agents.fake]\nurl = "{BASE}"\ncredentials = "s3cret"\nheaders = {{ X-Team = "a" }}\n'
 
 
-async def shown(target: str, **options: Any) -> dict[str, str]:
+async def headers_sent(target: str, **options: Any) -> dict[str, str]:
     site = Site({NEW: page(card()), "/below" + NEW: page(card()), "/rpc": answer})
     async with connect(target, transport=AsgiTransport(site), **options) as agent:
         await agent.send("hello")
@@ -51,26 +51,26 @@ async def shown(target: str, **options: Any) -> dict[str, str]:
 @pytest.mark.parametrize("target", ["fake", BASE, f"{BASE}/", f"{BASE}/below"])
 async def test_credentials_of_the_table_are_sent_to_the_agent(target: str) -> None:
     table(FAKE)
-    headers = await shown(target)
+    headers = await headers_sent(target)
     assert (headers.get("authorization"), headers.get("x-team")) == ("Bearer s3cret", "a")
 
 
 async def test_options_of_connect_override_the_table() -> None:
     table(FAKE)
-    headers = await shown("fake", credentials="other", headers={"X-Team": "b"})
+    headers = await headers_sent("fake", credentials="other", headers={"X-Team": "b"})
     assert (headers.get("authorization"), headers.get("x-team")) == ("Bearer other", "b")
 
 
 async def test_credentials_of_the_table_are_not_sent_to_other_agents() -> None:
     table(f'[agents.elsewhere]\nurl = "{BASE}/agents/x"\ncredentials = "s3cret"\n[agents]\nfake = "{BASE}"\n')
     for target in ("fake", BASE, f"{BASE}/below"):
-        assert "authorization" not in await shown(target)
-    assert "authorization" not in await shown(BASE, agents={})
+        assert "authorization" not in await headers_sent(target)
+    assert "authorization" not in await headers_sent(BASE, agents={})
 
 
 async def test_a_table_can_be_given() -> None:
     agents = {"mine": {"url": BASE, "credentials": "s3cret"}, "other": BASE}
-    assert (await shown("mine", agents=agents))["authorization"] == "Bearer s3cret"
+    assert (await headers_sent("mine", agents=agents))["authorization"] == "Bearer s3cret"
 
 
 def test_every_form_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ async def test_the_error_says_what_is_wrong_with_the_table(
     table(text)
     with pytest.raises(ValueError, match=why):
         await connect("fake").open()
-    await shown(BASE)  # a URL needs no table
+    await headers_sent(BASE)  # a URL needs no table
     assert "so no credentials are taken from it" in caplog.text
 
 

@@ -33,7 +33,7 @@ async def take(turn: Turn) -> str | dict[str, int]:
     return f"{turn.text}, {await turn.ask('From when?')}"
 
 
-def said(*content: Any, **options: Any) -> SendMessage:
+def send_request(*content: Any, **options: Any) -> SendMessage:
     return build_request(content, None, "", **options)[1]
 
 
@@ -41,14 +41,14 @@ def said(*content: Any, **options: Any) -> SendMessage:
 def test_one_file_needs_no_list(tmp_path: Path, one: Callable[[Path], Any]) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"hello")
-    parts = said("look", files=one(path)).message.parts
+    parts = send_request("look", files=one(path)).message.parts
     assert [part.filename for part in parts] == ["", "a.txt"]
-    assert said(files=b"raw").message.parts[0].raw == b"raw"
-    assert said(files=Part(raw=b"x")).message.parts == (Part(raw=b"x"),)
+    assert send_request(files=b"raw").message.parts[0].raw == b"raw"
+    assert send_request(files=Part(raw=b"x")).message.parts == (Part(raw=b"x"),)
 
 
 def test_one_output_mode_or_extension_needs_no_list() -> None:
-    request = said("x", accept="application/json", extensions="https://e.example/1")
+    request = send_request("x", accept="application/json", extensions="https://e.example/1")
     assert request.configuration.accepted_output_modes == ("application/json",)
     assert request.message.extensions == ("https://e.example/1",)
 
@@ -133,7 +133,7 @@ def test_options_are_added_to_a_message(tmp_path: Path) -> None:
     made = Message(
         message_id="m", role=Role.USER, parts=(Part(text="look"),), metadata={"a": 1}, extensions=("x:1",)
     )
-    sent = said(
+    sent = send_request(
         made,
         files=path,
         data={"n": 1},
@@ -147,9 +147,13 @@ def test_options_are_added_to_a_message(tmp_path: Path) -> None:
     assert sent.metadata == {"a": 1, "b": 2, "skillId": "s"} and sent.extensions == ("x:1", "x:2")
     assert [(part.text, part.filename) for part in sent.parts[:2]] == [("look", ""), (None, "a.txt")]
     assert sent.parts[2].data == {"n": 1}
-    assert [part.text for part in said("before", made, "after").message.parts] == ["before", "look", "after"]
-    assert said(made).message is made
-    assert said(replace(made, task_id="t"), task="t", metadata={"a": 1}).message.task_id == "t"
+    assert [part.text for part in send_request("before", made, "after").message.parts] == [
+        "before",
+        "look",
+        "after",
+    ]
+    assert send_request(made).message is made
+    assert send_request(replace(made, task_id="t"), task="t", metadata={"a": 1}).message.task_id == "t"
 
 
 @pytest.mark.parametrize(
@@ -171,9 +175,9 @@ def test_options_that_contradict_a_message_are_refused(options: dict[str, Any], 
         metadata={"a": 1, "skillId": "s"},
     )
     with pytest.raises(ValueError, match=why):
-        said(made, **options)
+        send_request(made, **options)
     with pytest.raises(ValueError, match="one message can be sent at a time"):
-        said(made, made)
+        send_request(made, made)
 
 
 def test_a_delegated_message_goes_on_with_the_task_that_is_named() -> None:

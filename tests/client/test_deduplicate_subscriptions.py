@@ -58,7 +58,7 @@ class Peer:
             yield [StreamResponse(event)]
 
 
-async def told(peer: Peer) -> tuple[str, list[str]]:
+async def follow(peer: Peer) -> tuple[str, list[str]]:
     service = RetryingService(peer, Policy(shortest=0.001, longest=0.002))
     text, reports = "", []
     async for batch in service.stream(Call(), SEND):
@@ -83,7 +83,7 @@ async def test_a_status_comes_once_and_nothing_comes_after_the_end(ahead: int, m
         report(2, marks),
         report(3, marks, TaskState.COMPLETED),
     ]
-    text, reports = await told(Peer(story, ahead))
+    text, reports = await follow(Peer(story, ahead))
     assert text == "one two three"
     assert len(set(reports)) == len(reports), "something was told twice"
     assert reports[-1] == "3"
@@ -102,7 +102,7 @@ async def test_each_part_of_an_artifact_comes_once(ahead: int) -> None:
         chunk("3", of="b"),
         report(1, "id", TaskState.COMPLETED),
     ]
-    text, _ = await told(Peer(story, ahead))
+    text, _ = await follow(Peer(story, ahead))
     assert sorted(text) == sorted("one two three123")
 
 
@@ -144,7 +144,7 @@ async def test_chunks_that_the_task_has_shown_do_not_come_again_in_the_subscript
         *map(chunk, chunks[1:]),
         report(1, "id", TaskState.COMPLETED),
     ]
-    text, reports = await told(Showing(story, ahead, overlap))
+    text, reports = await follow(Showing(story, ahead, overlap))
     assert text == "".join(chunks)
     assert reports == ["1"]
 
@@ -161,7 +161,7 @@ async def test_statuses_that_precede_the_one_of_the_task_do_not_come_after_it(
         *(report(n, marks) for n in range(1, 6)),
         report(6, marks, TaskState.COMPLETED),
     ]
-    _, reports = await told(Showing(story, ahead, overlap))
+    _, reports = await follow(Showing(story, ahead, overlap))
     assert reports == sorted(set(reports))
     assert reports[-1] == "6"
 
@@ -177,7 +177,7 @@ async def test_a_new_status_with_the_same_text_is_not_dropped() -> None:
         report(1, "none"),
         report(3, "none", TaskState.COMPLETED),
     ]
-    _, reports = await told(Peer(story, 4))
+    _, reports = await follow(Peer(story, 4))
     assert reports == ["1", "2", "1", "3"]
 
 
@@ -218,7 +218,7 @@ async def test_chunks_that_a_server_stored_twice_do_not_replace_the_text() -> No
         *map(chunk, words[1:]),
         report(1, "id", TaskState.COMPLETED),
     ]
-    text, reports = await told(Doubling(story))
+    text, reports = await follow(Doubling(story))
     heard = text.split()
     assert sorted(set(heard), key=int) == [str(n) for n in range(20)]  # nothing is missing
     assert heard == sorted(heard, key=int)  # nor told from the first again

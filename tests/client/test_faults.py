@@ -20,7 +20,7 @@ from dragoman.server.mount import Mount
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Raw, Slow, Stall, Status
-from tests.client.counting import HASTY, Counter, text, told
+from tests.client.counting import HASTY, Counter, rebuild, text
 
 STREAM, SUBSCRIBE, SEND, GET, CANCEL = (
     "SendStreamingMessage",
@@ -69,7 +69,7 @@ breaks = pytest.mark.parametrize(
 
 def check(pieces: list[Piece], *, complete: bool) -> None:
     """Everything was told, once. Of a server that is not ours, reports made while nobody listened are gone."""
-    numbers, reports = told(pieces)
+    numbers, reports = rebuild(pieces)
     assert numbers == text(30)
     assert reports == (REPORTS if complete else [r for r in REPORTS if r in reports])
     assert pieces[-1].state is TaskState.COMPLETED
@@ -272,7 +272,7 @@ async def test_a_stream_that_was_never_begun_is_sent_again_only_where_that_is_sa
                 with pytest.raises(Unreachable):
                     [piece async for piece in agent.stream("count:4")]
             else:
-                assert told([piece async for piece in agent.stream("count:4")])[0] == text(4)
+                assert rebuild([piece async for piece in agent.stream("count:4")])[0] == text(4)
     assert counter.runs.count("count:4") == 2
 
 
@@ -305,7 +305,7 @@ async def test_events_that_an_arbiter_stream_repeats_come_once(counter: Counter)
         ):
             group.create_task(counter.release(chaos.until("tasks/resubscribe", 3)))
             pieces = [piece async for piece in agent.stream("hold:30")]
-    numbers, reports = told(pieces)
+    numbers, reports = rebuild(pieces)
     assert numbers == reports.pop() == text(30), "it says its answer at the end, too"
     assert reports == [r for r in REPORTS if r in reports]
     assert counter.runs == ["hold:30"]

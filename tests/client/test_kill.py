@@ -13,7 +13,7 @@ import pytest
 from dragoman import connect
 from dragoman.client import Piece, Policy
 from dragoman.model.task import TaskState
-from tests.client.counting import text, told
+from tests.client.counting import rebuild, text
 from tests.ports import free_port
 from tests.waiting import elapse
 
@@ -57,7 +57,7 @@ async def serving(path: Path) -> AsyncIterator[Server]:
 
 
 def check(pieces: list[Piece]) -> None:
-    assert told(pieces) == (text(N), [f"at {i}" for i in range(N)])
+    assert rebuild(pieces) == (text(N), [f"at {i}" for i in range(N)])
     assert pieces[-1].state is TaskState.COMPLETED
 
 

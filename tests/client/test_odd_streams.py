@@ -45,7 +45,7 @@ def frame(event: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % json.dumps({"jsonrpc": "2.0", "id": "1", "result": event}).encode()
 
 
-def told(*events: dict[str, Any], before: bytes = b"") -> Answer:
+def event_stream(*events: dict[str, Any], before: bytes = b"") -> Answer:
     return 200, SSE, before + b"".join(map(frame, events))
 
 
@@ -60,7 +60,7 @@ async def agent_of(
         yield agent, site
 
 
-async def heard(agent: Client) -> tuple[str, list[str], list[Piece]]:
+async def read_stream(agent: Client) -> tuple[str, list[str], list[Piece]]:
     pieces = [piece async for piece in agent.stream("go")]
     return "".join(piece.text for piece in pieces), [p.status for p in pieces if p.status], pieces
 
@@ -71,23 +71,23 @@ async def heard(agent: Client) -> tuple[str, list[str], list[Piece]]:
     ids=["empty", "bare", "ping", "heartbeat"],
 )
 async def test_frames_without_an_event_are_skipped(before: bytes) -> None:
-    async with agent_of(told(*STORY, before=before)) as (agent, _):
-        assert (await heard(agent))[0] == "one two"
+    async with agent_of(event_stream(*STORY, before=before)) as (agent, _):
+        assert (await read_stream(agent))[0] == "one two"
 
 
 async def test_the_media_type_of_a_stream_may_be_spelled_in_capitals() -> None:
-    status, _, body = told(*STORY)
+    status, _, body = event_stream(*STORY)
     async with agent_of((status, {"content-type": "Text/Event-Stream; Charset=UTF-8"}, body)) as (agent, _):
-        assert (await heard(agent))[0] == "one two"
+        assert (await read_stream(agent))[0] == "one two"
 
 
 @pytest.mark.parametrize("cut", range(1, len(STORY)))
 async def test_events_that_a_server_repeats_come_once(cut: int) -> None:
     def rpc(asked: Asked) -> Answer:
-        return told(*(STORY[:cut] if asked.json["method"] == "SendStreamingMessage" else STORY))
+        return event_stream(*(STORY[:cut] if asked.json["method"] == "SendStreamingMessage" else STORY))
 
     async with agent_of(rpc) as (agent, site):
-        text, reports, pieces = await heard(agent)
+        text, reports, pieces = await read_stream(agent)
     assert (text, reports) == ("one two", ["looking", "writing"])
     assert sum(isinstance(piece.event, StatusUpdate) for piece in pieces) == 3
     assert [asked.json["method"] for asked in site.asked[1:]] == ["SendStreamingMessage", "SubscribeToTask"]
@@ -109,13 +109,13 @@ async def test_a_stream_that_stays_open_after_the_end_is_left(
         await receive()
         head = [(name.encode(), value.encode()) for name, value in SSE.items()]
         await send({"type": "http.response.start", "status": 200, "headers": head})
-        await send({"type": "http.response.body", "body": told(*story)[2], "more_body": True})
+        await send({"type": "http.response.body", "body": event_stream(*story)[2], "more_body": True})
         await receive()
         left.set()
 
     async with connect("http://agent.test/card.json", transport=AsgiTransport(app)) as agent:
         async with asyncio.timeout(10):
-            assert (await heard(agent))[0] == text
+            assert (await read_stream(agent))[0] == text
             await left.wait()
 
 
@@ -128,7 +128,7 @@ async def test_an_agent_that_needs_a_permission_is_not_waited_for_though_its_str
         await receive()
         head = [(name.encode(), value.encode()) for name, value in SSE.items()]
         await send({"type": "http.response.start", "status": 200, "headers": head})
-        story = told(STORY[0], report("AUTH_REQUIRED", "May I?"))[2]
+        story = event_stream(STORY[0], report("AUTH_REQUIRED", "May I?"))[2]
         await send({"type": "http.response.body", "body": story, "more_body": True})
         await receive()
 
@@ -155,7 +155,7 @@ async def test_a_retry_after_of_hours_is_an_error() -> None:
         lambda asked: error(asked, -32601),
         lambda asked: (404, {}, b""),
         lambda asked: (500, {}, b"oops"),
-        lambda asked: told(),
+        lambda asked: event_stream(),
     ],
     ids=["internal", "any", "unsupported", "unknown", "nowhere", "failing", "silent"],
 )
@@ -166,13 +166,13 @@ async def test_a_task_that_cannot_be_followed_is_asked_for(refusal: Callable[[As
     def rpc(asked: Asked) -> Answer:
         match asked.json["method"]:
             case "SendStreamingMessage":
-                return told(*STORY[:3])
+                return event_stream(*STORY[:3])
             case "GetTask":
                 return page({"jsonrpc": "2.0", "id": "1", "result": {**done, "artifacts": [artifact]}})
         return refusal(asked)
 
     async with asyncio.timeout(10), agent_of(rpc) as (agent, _):
-        assert (await heard(agent))[:2] == ("one two", ["looking"])
+        assert (await read_stream(agent))[:2] == ("one two", ["looking"])
 
 
 async def test_a_stream_is_opened_again_after_a_short_silence() -> None:
@@ -228,10 +228,10 @@ async def test_an_agent_of_0_1_whose_answer_is_lost_is_asked_for_the_task(stream
 
     async with agent_of(rpc, version="0.1") as (agent, site):
         if begun:
-            said = await heard(agent) if streams else (await agent.send("go"), [], [])
+            said = await read_stream(agent) if streams else (await agent.send("go"), [], [])
             assert said[0] == "done"
         else:
             with pytest.raises(Unreachable if streams else Unavailable):
-                await (heard(agent) if streams else agent.send("go"))
+                await (read_stream(agent) if streams else agent.send("go"))
     sent = [asked.json["method"] for asked in site.asked[1:] if "send" in asked.json["method"]]
     assert len(sent) == 1

@@ -14,11 +14,11 @@ from dragoman.client import Piece, Policy, Reply
 from dragoman.model.content import Part
 from dragoman.model.task import Task, TaskState
 from tests.client.fakes import Answer, Asked
-from tests.client.test_odd_streams import agent_of, report, told
+from tests.client.test_odd_streams import agent_of, event_stream, report
 from tests.serving import Server
 
 
-def shown(pieces: list[Piece]) -> dict[str, str]:
+def texts(pieces: list[Piece]) -> dict[str, str]:
     """The text of each artifact, as a reader of `text` and `replaces` has it."""
     out: dict[str, str] = {}
     for piece in pieces:
@@ -49,7 +49,7 @@ async def test_after_a_crash_the_incomplete_artifact_is_replaced(tmp_path: Path)
                 mark.touch()
                 await server.start()
     assert [piece.replaces for piece in pieces if piece.text].count(True) == 1
-    assert list(shown(pieces).values()) == ["second, all of it"] == [stream.reply.text]
+    assert list(texts(pieces).values()) == ["second, all of it"] == [stream.reply.text]
 
 
 def art(text: str, *, id: str = "a", append: bool = False, **members: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ STORIES: list[tuple[list[dict[str, Any]], list[tuple[str, bool]], str]] = [
 async def test_pieces_have_new_text_and_mark_replaced_text(
     story: list[dict[str, Any]], pieces: list[tuple[str, bool]], whole: str
 ) -> None:
-    async with agent_of(told(*story, DONE)) as (agent, _):
+    async with agent_of(event_stream(*story, DONE)) as (agent, _):
         stream = agent.stream("go")
         heard = [piece async for piece in stream]
         assert [(piece.text, piece.replaces) for piece in heard if piece.text or piece.replaces] == pieces
@@ -101,7 +101,7 @@ async def test_the_parts_of_a_piece_are_those_that_it_adds() -> None:
     data = {"artifactId": "a", "parts": [{"text": "x"}, {"data": {"n": 1}}]}
     more = {**data, "parts": [*data["parts"], {"data": {"n": 2}}]}
     pictures = [{"task": {**task()["task"], "artifacts": [each]}} for each in (data, more)]
-    async with agent_of(told(*pictures, DONE)) as (agent, _):
+    async with agent_of(event_stream(*pictures, DONE)) as (agent, _):
         heard = [piece.parts async for piece in agent.stream("go")]
     assert heard == [(Part(text="x"), Part(data={"n": 1})), (Part(data={"n": 2}),), ()]
 
@@ -177,8 +177,8 @@ async def test_a_continued_task_of_another_server_comes_once(
 ) -> None:
     def rpc(asked: Asked) -> Answer:
         if asked.json["params"]["message"]["parts"][0]["text"] == "go":
-            return told(task(), art("before "), QUESTION)
-        return told(*story, *([] if "COMPLETED" in str(story) else [DONE]))
+            return event_stream(task(), art("before "), QUESTION)
+        return event_stream(*story, *([] if "COMPLETED" in str(story) else [DONE]))
 
     async with agent_of(rpc) as (agent, _):
         reply = await agent("go")

@@ -19,7 +19,7 @@ from dragoman.dialects.cards import write_card
 from dragoman.model.card import AgentCard, Capabilities, Interface
 from dragoman.model.task import TaskState
 from tests.client.chaos import Chaos, Cut, Dropped, EndEarly, Fault, Lost, Stall, Status
-from tests.client.counting import HASTY, Counter, text, told
+from tests.client.counting import HASTY, Counter, rebuild, text
 from tests.client.fakes import Answer, Asked, Site, page
 from tests.requirements import requirement
 
@@ -73,7 +73,7 @@ async def test_each_event_comes_once_when_a_stream_breaks(
     async with chaos as url, over(url, version) as agent, asyncio.TaskGroup() as group:
         group.create_task(counter.release(chaos.until(SUBSCRIBE, 2)))
         pieces = [piece async for piece in agent.stream("hold:30")]
-    assert told(pieces)[0] == text(30)
+    assert rebuild(pieces)[0] == text(30)
     assert pieces[-1].state is TaskState.COMPLETED
     assert counter.runs == ["hold:30"]
 
@@ -83,7 +83,7 @@ async def test_a_dragoman_server_continues_after_the_last_event(counter: Counter
     chaos = Chaos(counter.url)
     chaos.on(STREAM, Cut(frames=4))
     async with chaos as url, over(url, version) as agent:
-        assert told([piece async for piece in agent.stream("count:30")])[0] == text(30)
+        assert rebuild([piece async for piece in agent.stream("count:30")])[0] == text(30)
     (again,) = [seen for seen in chaos.seen if seen.method == SUBSCRIBE]
     assert int(again.headers["last-event-id"]) >= 4
 

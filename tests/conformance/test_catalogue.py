@@ -25,7 +25,7 @@ TEXTS = {"r": REFUNDS, "w": WEATHER, "s": SHOP}
 ALL = tuple(TEXTS)
 
 
-async def found(store: Store, query: str, among: tuple[str, ...] = ALL, limit: int = 10) -> list[str]:
+async def search(store: Store, query: str, among: tuple[str, ...] = ALL, limit: int = 10) -> list[str]:
     return [digest for digest, _ in await store.catalogue.search(query, among, limit=limit)]
 
 
@@ -36,7 +36,7 @@ async def searched(store: Store) -> Store:
 
 
 async def test_the_agent_whose_name_and_skills_have_the_words_comes_first(searched: Store) -> None:
-    assert await found(searched, "refund an order") == ["r", "s", "w"]
+    assert await search(searched, "refund an order") == ["r", "s", "w"]
 
 
 async def test_scores_are_the_same_in_every_store(searched: Store) -> None:
@@ -62,7 +62,7 @@ async def test_scores_are_the_same_in_every_store(searched: Store) -> None:
 async def test_words_are_found_by_their_stems_and_beginnings(
     searched: Store, query: str, expected: list[str]
 ) -> None:
-    assert await found(searched, query) == expected
+    assert await search(searched, query) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ async def test_words_are_found_by_their_stems_and_beginnings(
     ],
 )
 async def test_the_syntax_of_a_database_is_only_words(searched: Store, query: str) -> None:
-    await found(searched, query)
-    assert await found(searched, "refund") == ["r", "s"]
+    await search(searched, query)
+    assert await search(searched, "refund") == ["r", "s"]
 
 
 async def test_a_query_of_any_length_is_cut(searched: Store) -> None:
     words = " ".join(f"word{n}" for n in range(MAX_SEARCH_WORDS)) + " refund " * 5000
-    assert await found(searched, words) == []
-    assert await found(searched, "refund " * 50_000) == ["r", "s"]
+    assert await search(searched, words) == []
+    assert await search(searched, "refund " * 50_000) == ["r", "s"]
 
 
 async def test_only_the_texts_that_are_named_are_searched(searched: Store) -> None:
-    assert await found(searched, "refund order", ("s", "w", "unknown")) == ["s", "w"]
-    assert await found(searched, "refund order", ()) == []
+    assert await search(searched, "refund order", ("s", "w", "unknown")) == ["s", "w"]
+    assert await search(searched, "refund order", ()) == []
 
 
 async def test_the_score_of_a_text_does_not_depend_on_texts_that_are_not_named(searched: Store) -> None:
@@ -99,28 +99,28 @@ async def test_the_score_of_a_text_does_not_depend_on_texts_that_are_not_named(s
 
 
 async def test_the_best_are_returned_where_more_match_than_are_wanted(searched: Store) -> None:
-    assert await found(searched, "refund order", limit=1) == ["r"]
+    assert await search(searched, "refund order", limit=1) == ["r"]
 
 
 async def test_characters_of_scripts_without_spaces_are_words(store: Store) -> None:
     await store.catalogue.put_texts(
         {"jp": SearchText(name="注文の返金"), "en": SearchText(name="Refunds")}, 1.0
     )
-    assert await found(store, "返金", ("jp", "en")) == ["jp"]
+    assert await search(store, "返金", ("jp", "en")) == ["jp"]
 
 
 async def test_texts_that_nobody_uses_are_forgotten(searched: Store) -> None:
     await searched.catalogue.put_texts({"w": WEATHER}, 200.0)
     assert await searched.catalogue.forget_texts(150.0) == 2
-    assert await found(searched, "refund weather") == ["w"]
+    assert await search(searched, "refund weather") == ["w"]
     await searched.catalogue.put_texts({"r": REFUNDS}, 300.0)
-    assert await found(searched, "refund") == ["r"]
+    assert await search(searched, "refund") == ["r"]
 
 
 async def test_a_text_can_have_any_characters(store: Store) -> None:
     strange = SearchText(name="nul\x00 \ud800half", tags="\u202e", skills='"*:', about="x" * 100_000)
     await store.catalogue.put_texts({"strange": strange}, 1.0)
-    assert await found(store, "half", ("strange",)) == ["strange"]
+    assert await search(store, "half", ("strange",)) == ["strange"]
 
 
 def agent(
@@ -196,4 +196,4 @@ async def test_what_one_process_registers_and_indexes_the_other_finds(pair: tupl
     await first.catalogue.put_texts(TEXTS, 1.0)
     await second.catalogue.put_texts(TEXTS, 2.0)
     assert [each.name for each in await second.catalogue.registered()] == ["ann"]
-    assert await found(second, "weather") == ["w"]
+    assert await search(second, "weather") == ["w"]

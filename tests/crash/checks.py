@@ -30,11 +30,11 @@ def story_of(task: dict[str, Any]) -> dict[str, Any]:
 def whole_story(title: str) -> dict[str, Any]:
     """What a story comes to when nobody is killed."""
     user, agent = "ROLE_USER", "ROLE_AGENT"
-    told = "chapter 1: ...\nchapter 2: ...\nthe hero is Ann\nchapter 3: ...\npage 1\npage 2\npage 3\n"
+    received = "chapter 1: ...\nchapter 2: ...\nthe hero is Ann\nchapter 3: ...\npage 1\npage 2\npage 3\n"
     return {
         "state": "TASK_STATE_COMPLETED",
         "said": None,
-        "text": {"result": f"# {title}\n{told}", "cast": ""},
+        "text": {"result": f"# {title}\n{received}", "cast": ""},
         "data": [{"hero": "Ann"}],
         "history": [
             (user, title),
@@ -111,9 +111,9 @@ def check_steps(steps: Path, task: dict[str, Any], deaths: int) -> None:
         if name == task["id"]:
             done.setdefault(key, []).append(outcome)
     text = "".join(text_of(artifact) for artifact in task["artifacts"])
-    told = {f"chapter/{number}": outcome for number, outcome in OUTCOME.findall(text)}
-    assert told == {key: outcomes[-1] for key, outcomes in done.items()}
-    assert sum(len(outcomes) for outcomes in done.values()) <= len(told) + deaths
+    received = {f"chapter/{number}": outcome for number, outcome in OUTCOME.findall(text)}
+    assert received == {key: outcomes[-1] for key, outcomes in done.items()}
+    assert sum(len(outcomes) for outcomes in done.values()) <= len(received) + deaths
 
 
 async def check_story(

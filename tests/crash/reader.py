@@ -90,11 +90,13 @@ class Teller:
     async def _say(self, text: str, key: str) -> None:
         heard: list[Heard] = []
         self.heard.append(heard)
-        told = message(text, **({"taskId": self.task} if self.task else {"metadata": {"skillId": "story"}}))
+        received = message(
+            text, **({"taskId": self.task} if self.task else {"metadata": {"skillId": "story"}})
+        )
 
         def events() -> AsyncIterator[Heard]:
             if not heard:
-                return raw.stream(self.server.url, "SendStreamingMessage", told, idempotency_key=key)
+                return raw.stream(self.server.url, "SendStreamingMessage", received, idempotency_key=key)
             after = str(heard[-1].seq)
             return raw.stream(self.server.url, "SubscribeToTask", {"id": self.task}, last_event_id=after)
 

@@ -14,12 +14,12 @@ from tests.crash.stage import Stage, rise
 
 
 async def begin(stage: Stage, steps: int, skill: str = "patience") -> str:
-    told = {
+    received = {
         **message(str(steps)),
         "configuration": {"returnImmediately": True},
         "metadata": {"skillId": skill},
     }
-    answer = await insist(stage.server, "SendMessage", told, idempotency_key="k")
+    answer = await insist(stage.server, "SendMessage", received, idempotency_key="k")
     task: str = answer["result"]["task"]["id"]
     return task
 

@@ -40,7 +40,7 @@ async def test_the_client_finishes_a_dialog_with_a_server_that_is_killed_repeate
             document = await raw.result(stage.server.url, "GetTask", {"id": task})
             assert story_of(document) == whole_story("killed")
             assert stage.deaths >= 2
-            told = "".join(text for artifact, text in seen if artifact == "result")
-            assert OUTCOME.sub(r"chapter \1: ...", told) == whole_story("killed")["text"]["result"]
+            received = "".join(text for artifact, text in seen if artifact == "result")
+            assert OUTCOME.sub(r"chapter \1: ...", received) == whole_story("killed")["text"]["result"]
             check_steps(stage.steps, document, stage.deaths)
             await check_log(stage.store, task)

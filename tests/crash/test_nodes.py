@@ -53,8 +53,8 @@ def bus(request: pytest.FixtureRequest) -> str:
 
 
 async def begin(node: Server, steps: int) -> str:
-    told = {**message(str(steps)), "configuration": NOW, "metadata": {"skillId": "patience"}}
-    task: str = (await raw.result(node.url, "SendMessage", told))["task"]["id"]
+    received = {**message(str(steps)), "configuration": NOW, "metadata": {"skillId": "patience"}}
+    task: str = (await raw.result(node.url, "SendMessage", received))["task"]["id"]
     return task
 
 
@@ -106,11 +106,11 @@ async def test_tasks_survive_kills_of_nodes_and_the_database_at_random_moments(
                 else:
                     await asyncio.to_thread(database.stop, "immediate")
                     await asyncio.to_thread(database.start)
-        for teller, told, heard in zip(tellers, telling, listening, strict=True):
-            assert story_of(told.result()) == whole_story(teller.title)
-            await check_readers(two, teller, heard.result(), told.result())
+        for teller, received, heard in zip(tellers, telling, listening, strict=True):
+            assert story_of(received.result()) == whole_story(teller.title)
+            await check_readers(two, teller, heard.result(), received.result())
             await check_log(two.store, teller.task)
-            check_steps(two.steps, told.result(), deaths)
+            check_steps(two.steps, received.result(), deaths)
         assert b"Traceback" not in one.said + two.said
 
 
@@ -157,13 +157,13 @@ async def test_a_task_that_streams_goes_on_when_the_database_is_restarted(tmp_pa
     async with node:
         heard: list[Heard] = []
         restarting: asyncio.Task[None] | None = None
-        told = {**message("30"), "metadata": {"skillId": "patience"}}
+        received = {**message("30"), "metadata": {"skillId": "patience"}}
 
         async def restart() -> None:
             await asyncio.to_thread(database.stop, mode)
             await asyncio.to_thread(database.start)
 
-        async for event in raw.stream(node.url, "SendStreamingMessage", told):
+        async for event in raw.stream(node.url, "SendStreamingMessage", received):
             heard.append(event)
             if len(heard) == 6:
                 restarting = asyncio.create_task(restart())

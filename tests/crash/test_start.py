@@ -23,7 +23,7 @@ def begin(store: Path, workers: int) -> None:
     serve(Agent("A"), port=0, store=f"sqlite:///{store}", workers=workers, announce=served)
 
 
-async def made(path: Path) -> Path:
+async def make_store(path: Path) -> Path:
     store = open_store(f"sqlite:///{path}")
     await store.open()
     await store.close()
@@ -45,7 +45,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path, workers: int) -> None:
 
 
 async def test_a_database_of_a_newer_version(tmp_path: Path) -> None:
-    file = await made(tmp_path / "t.db")
+    file = await make_store(tmp_path / "t.db")
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("insert into migrations (number, name) values (999, 'later')")
     server = Server(tmp_path / "agent.py", store=file)
@@ -66,7 +66,7 @@ async def test_a_new_database_can_be_read_by_its_owner_alone(tmp_path: Path) -> 
 
 
 async def test_a_database_that_its_owner_shows_to_others_stays_so(tmp_path: Path) -> None:
-    file = await made(tmp_path / "t.db")
+    file = await make_store(tmp_path / "t.db")
     file.chmod(0o640)
-    await made(file)
+    await make_store(file)
     assert file.stat().st_mode & 0o777 == 0o640

@@ -102,7 +102,7 @@ async def test_a_worker_that_drains_leaves_new_connections_to_the_other(tmp_path
         leaving = workers(stage)[0]
         os.kill(leaving, signal.SIGTERM)
         ends = [asyncio.create_task(_end_of(stream)) for stream in streams]
-        gone = asyncio.create_task(_gone(stage, leaving))  # if all of them are with the other worker
+        gone = asyncio.create_task(_until_ended(stage, leaving))  # if all of them are with the other worker
         await asyncio.wait([*ends, gone], return_when=asyncio.FIRST_COMPLETED)
         for _ in range(60):
             assert "tasks" in await raw.result(stage.server.url, "ListTasks", {"pageSize": 1})
@@ -115,7 +115,7 @@ async def _end_of(stream: AsyncIterator[raw.Heard]) -> None:
         pass
 
 
-async def _gone(stage: Stage, pid: int) -> None:
+async def _until_ended(stage: Stage, pid: int) -> None:
     await until(lambda: pid not in workers(stage))
 
 

@@ -131,8 +131,8 @@ def tasks(draw: st.DrawFn, dialect: str) -> Task:
     count = draw(st.integers(0, 2))
     status = draw(statuses(dialect))
     # Arbiter's history has the answer, too.
-    told = dialect == "arbiter" and status.state.terminal
-    last_word = (status.message,) if told and status.message is not None else ()
+    received = dialect == "arbiter" and status.state.terminal
+    last_word = (status.message,) if received and status.message is not None else ()
     return Task(
         id=draw(names),
         context_id=draw(names),

@@ -34,13 +34,13 @@ CODES: list[tuple[type[e.A2AError], dict[str, int]]] = [
 EACH = [(kind, name, code) for kind, codes in CODES for name, code in codes.items()]
 
 
-def made(kind: type[e.A2AError], message: str) -> e.A2AError:
+def make_error(kind: type[e.A2AError], message: str) -> e.A2AError:
     return kind(message=message) if kind is e.TaskNotFound else kind(message)
 
 
 @pytest.mark.parametrize(("kind", "name", "code"), EACH)
 def test_every_error_has_its_code_in_every_version(kind: type[e.A2AError], name: str, code: int) -> None:
-    written = select.by_name(name).write_error(made(kind, "a sentence"))
+    written = select.by_name(name).write_error(make_error(kind, "a sentence"))
     assert (written["code"], written["message"]) == (code, "a sentence")
 
 
@@ -49,7 +49,7 @@ def test_1_0_keeps_the_reason_of_every_error(
     kind: type[e.A2AError],
 ) -> None:
     dialect = select.by_name("1.0")
-    error = dialect.read_error(dialect.write_error(made(kind, "a sentence")))
+    error = dialect.read_error(dialect.write_error(make_error(kind, "a sentence")))
     assert error.reason == kind.reason
     assert issubclass(kind, type(error))
     assert error.message == "a sentence"
@@ -63,7 +63,7 @@ def test_an_error_that_has_a_code_of_its_own_survives_in_every_version(name: str
         if name in codes and codes[name] != -32000:
             own.setdefault(codes[name], kind)
     for kind in own.values():
-        assert type(dialect.read_error(dialect.write_error(made(kind, "x")))) is kind
+        assert type(dialect.read_error(dialect.write_error(make_error(kind, "x")))) is kind
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_1_0_details_are_a_list_of_typed_objects() -> None:
     ],
 )
 def test_an_error_is_called_what_the_sdks_call_it(kind: type[e.A2AError], name: str) -> None:
-    assert errors.name_of(made(kind, "a sentence")) == name
+    assert errors.name_of(make_error(kind, "a sentence")) == name
     assert not name or issubclass(kind, errors.by_name(name) or ())

@@ -158,7 +158,7 @@ def status(state: TaskState, message: Message | None = None) -> StatusUpdate:
     return StatusUpdate(task_id="t", context_id="c", status=TaskStatus(state=state, message=message))
 
 
-def sent(message: Message, **configuration: Any) -> ops.SendMessage:
+def send_request(message: Message, **configuration: Any) -> ops.SendMessage:
     return ops.SendMessage(message=message, configuration=ops.Configuration(**configuration))
 
 
@@ -274,7 +274,7 @@ def test_data_that_is_nested_too_deep_for_grpc_is_text_in_an_answer_and_refused_
         inner = inner["a"]
     assert isinstance(inner, str) and "bottom" in inner and inner != "bottom"
     with pytest.raises(InvalidParams):
-        wire.send(ops.SEND, sent(Message(parts=[Part(data=deep)])))
+        wire.send(ops.SEND, send_request(Message(parts=[Part(data=deep)])))
 
 
 # --- messages and artifacts
@@ -290,7 +290,7 @@ def test_a_message_without_an_id_gets_one_that_its_content_gives(wire: Wire) -> 
         return event.status.message.message_id
 
     assert read("hi", "m1") == read("hi", "m2") != read("other", "m1")
-    request = sent(Message("hi", message_id="m1", task_id="t", context_id="c"))
+    request = send_request(Message("hi", message_id="m1", task_id="t", context_id="c"))
     ids = {wire.send(ops.SEND, request).message.message_id for _ in range(2)}
     assert len(ids) == 2 and "m1" not in ids
 
@@ -313,7 +313,7 @@ def test_a_message_does_not_say_its_task_and_its_context(wire: Wire) -> None:
 @every_older_wire
 def test_the_tasks_that_a_message_refers_to_are_read_in_every_version(wire: Wire) -> None:
     said = Message("hi", task_id="t", context_id="c", reference_task_ids=("t0", "t1"), metadata={"own": 1})
-    request = wire.send(ops.SEND, sent(said))
+    request = wire.send(ops.SEND, send_request(said))
     assert request.message.reference_task_ids == ("t0", "t1")
     assert request.message.metadata == {"own": 1}
     if wire.name in (*FIRST, "0.3-proto"):
@@ -326,7 +326,7 @@ def test_the_tasks_that_a_message_refers_to_are_read_in_every_version(wire: Wire
 @every_older_wire
 def test_the_extensions_of_a_message_and_an_artifact_are_read_in_every_version(wire: Wire) -> None:
     said = Message("hi", task_id="t", context_id="c", extensions=("x:1",), metadata={"own": 1})
-    request = wire.send(ops.SEND, sent(said))
+    request = wire.send(ops.SEND, send_request(said))
     assert request.message.extensions == ("x:1",) and request.message.metadata == {"own": 1}
     event = wire.carry(artifact_of(Part(text="hi"), extensions=("x:1",), metadata={"own": 1}))
     assert isinstance(event, ArtifactUpdate)
@@ -396,7 +396,7 @@ def test_an_unknown_state_is_the_unspecified_state_of_1_0(name: str) -> None:
 @row("answer without a task")
 @over(*FIRST, "arbiter")
 def test_an_answer_without_a_task_is_a_completed_task(wire: Wire) -> None:
-    asked = sent(Message("hi", task_id="t", context_id="c"))
+    asked = send_request(Message("hi", task_id="t", context_id="c"))
     answer = Message("hello", role=Role.AGENT)
     dialect = select.by_name(wire.name)
     written = msgspec.json.decode(dialect.write_result(ops.SEND, answer, asked))
@@ -437,12 +437,12 @@ async def test_a_client_knows_the_context_of_events_that_do_not_name_it(version:
     async with connect(agent, version=version) as client:
         assert client.version == version
         seen = set()
-        async for batch in client.service.stream(Call(), sent(Message("hi"))):
+        async for batch in client.service.stream(Call(), send_request(Message("hi"))):
             seen |= {response.event.context_id for response in batch}
         (context,) = seen
         assert context
         seen = set()
-        async for batch in client.service.stream(Call(), sent(Message("hi", context_id="mine"))):
+        async for batch in client.service.stream(Call(), send_request(Message("hi", context_id="mine"))):
             seen |= {response.event.context_id for response in batch}
         assert seen == {"mine"}
 
@@ -509,7 +509,7 @@ async def test_a_client_does_not_wait_for_an_agent_that_cannot_be_asked_not_to(v
         assert begun.state in (TaskState.SUBMITTED, TaskState.WORKING)
         gate.set()
         assert (await client.wait(begun.id)).text == "done"
-    request = sent(Message("hi", task_id="t", context_id="c"), return_immediately=True)
+    request = send_request(Message("hi", task_id="t", context_id="c"), return_immediately=True)
     written = msgspec.json.decode(select.by_name(version).write_request(ops.SEND, request))
     assert select.by_name(version).always_waits and (version == "arbiter" or "configuration" not in written)
 
@@ -521,7 +521,10 @@ async def test_a_client_gets_no_more_history_than_it_asked_for(name: str, length
     history = tuple(Message(text) for text in ("one", "two", "three"))
     task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED), history=history)
     peer = peer_in(name, Answering(task))
-    for request in (ops.GetTask(id="t", history_length=length), sent(Message("hi"), history_length=length)):
+    for request in (
+        ops.GetTask(id="t", history_length=length),
+        send_request(Message("hi"), history_length=length),
+    ):
         got = await peer.call(Call(), request)
         assert got.history == history[3 - length :]
     assert (await peer.call(Call(), ops.GetTask(id="t"))).history == history
@@ -531,7 +534,7 @@ async def test_a_client_gets_no_more_history_than_it_asked_for(name: str, length
 @first_wires
 def test_a_request_of_the_first_versions_without_a_number_asks_for_no_history(wire: Wire) -> None:
     assert wire.send(ops.GET, ops.GetTask(id="t")).history_length == 0
-    request = sent(Message("hi", task_id="t", context_id="c"))
+    request = send_request(Message("hi", task_id="t", context_id="c"))
     assert wire.send(ops.SEND, request).configuration.history_length == 0
 
 
@@ -616,7 +619,7 @@ def test_1_0_shows_the_first_authentication_scheme_and_older_versions_all(name: 
     newest, older = select.by_name("1.0"), select.by_name(name)
     shown = {"scheme": "Bearer", "credentials": "s"}
     assert msgspec.json.decode(newest.write_result(ops.PUSH_GET, stored))["authentication"] == shown
-    asked = sent(Message("hi"), task_push_notification_config=stored)
+    asked = send_request(Message("hi"), task_push_notification_config=stored)
     written = msgspec.json.decode(newest.write_request(ops.SEND, asked))
     assert written["configuration"]["taskPushNotificationConfig"]["authentication"] == shown
     again = older.read_result(ops.PUSH_GET, msgspec.json.decode(older.write_result(ops.PUSH_GET, stored)))
@@ -821,7 +824,7 @@ def test_nothing_is_lost_in_1_0() -> None:
     ):
         assert carried(wire, part) == part and (part.data is UNSET or part.text is None)
     said = Message("hi", task_id="t", context_id="c", reference_task_ids=("t0",), extensions=("x:1",))
-    request = replace(sent(said, history_length=0, return_immediately=True), tenant="acme")
+    request = replace(send_request(said, history_length=0, return_immediately=True), tenant="acme")
     assert wire.send(ops.SEND, request) == request
     for state in (TaskState.REJECTED, TaskState.AUTH_REQUIRED):
         assert wire.carry(status(state, said)) == status(state, said)

@@ -91,11 +91,11 @@ async def test_the_oldest_entries_are_left_out(start: Start) -> None:
     engine = await start(talking())
     for n in range(4):
         await engine.call(call(), say(f"message {n}", context="c"))
-    told = await engine.call(call(), say("now", context="c", skill="remember"))
-    assert told.text == "message 3 | re: message 3  | now"
+    received = await engine.call(call(), say("now", context="c", skill="remember"))
+    assert received.text == "message 3 | re: message 3  | now"
     await engine.call(call(), say("x" * 40, context="c"))
-    told = await engine.call(call(), say("again", context="c", skill="remember"))
-    assert told.text == "again"
+    received = await engine.call(call(), say("again", context="c", skill="remember"))
+    assert received.text == "again"
 
 
 async def test_a_long_context_costs_no_more_than_a_short_one(start: Start) -> None:

@@ -229,12 +229,12 @@ async def test_the_stream_of_a_delegation_passes_on_each_piece(start: Start) -> 
 async def test_the_result_of_a_call_does_not_go_to_another_that_was_put_before_it(start: Start) -> None:
     runs: list[str] = []
 
-    def agents(*told: str) -> tuple[Agent, Agent]:
+    def agents(*received: str) -> tuple[Agent, Agent]:
         parent, child = Agent("a"), Agent("b")
 
         @parent.skill
         async def ask_b(turn: Turn) -> str:
-            said = [(await turn.call("b", text)).text for text in told]
+            said = [(await turn.call("b", text)).text for text in received]
             return " ".join([*said, await turn.ask("go on?")])
 
         @child.skill

@@ -31,7 +31,7 @@ def give(data: Any, task: Task) -> SendMessage:
     return SendMessage(message=Message(parts=(Part(data=data),), task_id=task.id))
 
 
-def asked(task: Task) -> list[str]:
+def questions_of(task: Task) -> list[str]:
     message = task.status.message
     assert task.state is TaskState.INPUT_REQUIRED and message is not None
     return [each.key for each in questions_in(message.metadata)]
@@ -141,7 +141,7 @@ def asking_all(runs: list[int]) -> Agent:
 async def test_several_questions_are_answered_by_key_in_one_message(start: Start) -> None:
     engine = await start(asking_all([]))
     task = await engine.call(call(), say("go"))
-    assert asked(task) == ["city", "days", "pay"]
+    assert questions_of(task) == ["city", "days", "pay"]
     assert text(task) == "1. Which city?\n2. How many days?\n3. Pay?"
     assert task.status.message.data == {"pay": {"eur": 3}}
     done = await engine.call(call(), give({"city": "Rome", "days": 3, "pay": "ok"}, task))
@@ -152,12 +152,14 @@ async def test_several_questions_are_answered_with_one_text_after_the_other(star
     engine = await start(asking_all([]))
     task = await engine.call(call(), say("go"))
     task = await engine.call(call(), say("Rome", task=task.id))
-    assert asked(task) == ["days", "pay"] and text(task) == "1. How many days?\n2. Pay?"
+    assert questions_of(task) == ["days", "pay"] and text(task) == "1. How many days?\n2. Pay?"
     task = await engine.call(call(), say("some", task=task.id))
     hinted = "1. How many days? (Please answer with a whole number.)\n2. Pay?"
-    assert asked(task) == ["days", "pay"] and text(task) == hinted
+    assert questions_of(task) == ["days", "pay"] and text(task) == hinted
     task = await engine.call(call(), give({"pay": False, "days": "many"}, task))  # one of two fits
-    assert asked(task) == ["days"] and text(task) == "How many days? (Please answer with a whole number.)"
+    assert (
+        questions_of(task) == ["days"] and text(task) == "How many days? (Please answer with a whole number.)"
+    )
     done = await engine.call(call(), say("3", task=task.id))
     assert done.text == "Rome 3 False"
 

@@ -50,16 +50,16 @@ class Twice:
         engine = await start(self.agent)
         async with asyncio.timeout(20):
             await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
-        told = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
+        received = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
         done = await engine.call(call(), GetTask(id=task.id))
         assert done.state is TaskState.COMPLETED and self.runs == 2
         fold = Fold()
-        for event in told:
+        for event in received:
             fold.apply(event)
         assert (
             fold.task is not None and fold.task.artifacts == done.artifacts
         )  # whoever listened has the same
-        return done, told
+        return done, received
 
 
 def writing(*chunks: str | Part, last: bool = False) -> Run:
@@ -71,17 +71,17 @@ def writing(*chunks: str | Part, last: bool = False) -> Run:
     return run
 
 
-def chunks_of(told: Sequence[Any]) -> list[tuple[bool, list[str | None]]]:
+def chunks_of(received: Sequence[Any]) -> list[tuple[bool, list[str | None]]]:
     """Each chunk that peers were told: whether it adds to the others, and its texts."""
     return [
         (event.append, [part.text for part in event.artifact.parts])
-        for event in told
+        for event in received
         if isinstance(event, ArtifactUpdate)
     ]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "received"),
     [
         pytest.param(["a", "b"], ["a", "b"], [(False, ["a"]), (True, ["b"])], id="the same"),
         pytest.param(
@@ -104,10 +104,10 @@ def chunks_of(told: Sequence[Any]) -> list[tuple[bool, list[str | None]]]:
     ],
 )  # fmt: skip
 async def test_a_rerun_does_not_write_recorded_text_again(
-    start: Start, first: list[str], second: list[str], told: Any
+    start: Start, first: list[str], second: list[str], received: Any
 ) -> None:
     task, heard = await Twice(writing(*first), writing(*second)).play(start)
-    assert chunks_of(heard) == told
+    assert chunks_of(heard) == received
     assert task.artifacts[0].text == "".join(second or first)
 
 

@@ -41,7 +41,7 @@ def talker() -> Agent:
     return agent
 
 
-async def gone(engine: Engine, task: str) -> None:
+async def until_deleted(engine: Engine, task: str) -> None:
     async def is_gone() -> bool:
         try:
             await engine.call(call(), GetTask(id=task))
@@ -68,7 +68,7 @@ async def test_an_engine_forgets_finished_tasks_past_their_age_and_keeps_open_on
     await later()
     second = await start(talker(), retain=0.0)
     for task in done:
-        await gone(second, task.id)
+        await until_deleted(second, task.id)
     assert (await second.call(call(), GetTask(id=waiting.id))) == waiting
     page = await second.call(call(), ListTasks())
     assert [task.id for task in page.tasks] == [waiting.id] and page.total_size == 1
@@ -124,6 +124,6 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_the_forgetting(
 
     monkeypatch.setattr(engine._store, "purge", moody)
     forgetting = asyncio.create_task(engine._purge_old(0.0, every=0.001))
-    await gone(engine, task.id)
+    await until_deleted(engine, task.id)
     forgetting.cancel()
     await asyncio.wait([forgetting])

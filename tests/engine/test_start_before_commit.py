@@ -92,7 +92,7 @@ async def engine(path: Path, diary: Diary) -> AsyncIterator[Engine]:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def lock_database(path: Path) -> Iterator[None]:
     """Nothing can be written meanwhile."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
@@ -104,7 +104,7 @@ def held(path: Path) -> Iterator[None]:
 async def test_a_blocking_send_starts_before_its_commit_and_is_answered_after_it(
     engine: Engine, diary: Diary, path: Path
 ) -> None:
-    with held(path):
+    with lock_database(path):
         sending = asyncio.create_task(engine.call(call(), say("x", skill="plain")))
         await diary.until("plain x")
         assert (await engine.call(call(), ListTasks())).total_size == 1
@@ -118,7 +118,7 @@ async def test_a_blocking_send_starts_before_its_commit_and_is_answered_after_it
 async def test_a_step_waits_until_its_message_is_on_disk(
     engine: Engine, diary: Diary, path: Path, skill: str
 ) -> None:
-    with held(path):
+    with lock_database(path):
         sending = asyncio.create_task(engine.call(call(), say("x", skill=skill)))
         await diary.until("began")
         assert not (await asyncio.wait([sending], timeout=0.05))[0]
@@ -139,7 +139,7 @@ def without_waiting() -> tuple[Call, SendMessage]:
 async def test_a_send_with_a_key_or_without_waiting_is_on_disk_before_it_starts(
     engine: Engine, diary: Diary, path: Path, ask: Callable[[], tuple[Call, SendMessage]]
 ) -> None:
-    with held(path):
+    with lock_database(path):
         sending = asyncio.create_task(engine.call(*ask()))
         await engine.call(call(), ListTasks())
         assert diary.done == [] and not sending.done()
@@ -148,7 +148,7 @@ async def test_a_send_with_a_key_or_without_waiting_is_on_disk_before_it_starts(
 
 
 async def test_a_stream_has_it_on_disk_before_it_begins(engine: Engine, diary: Diary, path: Path) -> None:
-    with held(path):
+    with lock_database(path):
         streaming = asyncio.create_task(events(engine.stream(call(), say("x", skill="plain"))))
         await engine.call(call(), ListTasks())
         assert diary.done == [] and not streaming.done()
@@ -159,7 +159,7 @@ async def test_a_stream_has_it_on_disk_before_it_begins(engine: Engine, diary: D
 async def test_a_sender_who_leaves_before_it_is_on_disk_does_not_stop_it(
     engine: Engine, diary: Diary, path: Path
 ) -> None:
-    with held(path):
+    with lock_database(path):
         sending = asyncio.create_task(engine.call(call(), say("x", skill="plain")))
         await diary.until("plain x")
         sending.cancel()
@@ -203,7 +203,7 @@ async def test_a_send_fails_if_the_database_file_stays_locked(
     store = engine._store
     assert isinstance(store, SqliteStore)
     store.file.commits._patience = 0.01
-    with held(path):
+    with lock_database(path):
         async with asyncio.timeout(20):
             with pytest.raises(Unavailable):
                 await engine.call(call(), say("x", skill=skill))

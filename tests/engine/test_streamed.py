@@ -50,19 +50,19 @@ class Interrupted:
         engine = await start(self.agent)
         async with asyncio.timeout(10):
             await events(engine.stream(call(reads_finished=True), SubscribeToTask(id=task.id)))
-        told = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
+        received = [r.event for r in await events(engine.stream(call(after=0), SubscribeToTask(id=task.id)))]
         done = await engine.call(call(), GetTask(id=task.id))
         fold = Fold()
-        for event in told:
+        for event in received:
             fold.apply(event)
         assert fold.task is not None and fold.task.artifacts == done.artifacts
-        return done, told
+        return done, received
 
 
-def chunks(told: list[Any], artifact: str = "result") -> list[tuple[bool, str]]:
+def chunks(received: list[Any], artifact: str = "result") -> list[tuple[bool, str]]:
     return [
         (event.append, event.artifact.text)
-        for event in told
+        for event in received
         if isinstance(event, ArtifactUpdate) and event.artifact.artifact_id == artifact
     ]
 
@@ -110,13 +110,13 @@ async def test_a_recorded_stream_is_replayed_and_the_model_is_not_called_again(s
             await it.hang()
         return "."
 
-    done, told = await it.play(start)
+    done, received = await it.play(start)
     assert it.runs == 2 and calls == [1]
     first, second = got
     assert second == ["ab", *first[2:]]
-    assert [update.metadata for update in told if isinstance(update, StatusUpdate) and update.metadata] == [
-        {"tool": "web"}
-    ]
+    assert [
+        update.metadata for update in received if isinstance(update, StatusUpdate) and update.metadata
+    ] == [{"tool": "web"}]
     assert [artifact.artifact_id for artifact in done.artifacts] == ["result", "file"]
     assert done.artifacts[0].text == "abc."
 
@@ -138,9 +138,9 @@ async def test_a_stream_that_is_interrupted_is_replaced_by_what_it_says_the_seco
         async for piece in turn.stream_step("answer", model):
             yield piece  # it is out already, and is not sent twice
 
-    done, told = await it.play(start)
+    done, received = await it.play(start)
     assert done.state is TaskState.COMPLETED and done.artifacts[0].text == "Weather: It is raining"
-    assert (False, "Weather: It is raining") in chunks(told)  # which a client sees as `piece.replaces`
+    assert (False, "Weather: It is raining") in chunks(received)  # which a client sees as `piece.replaces`
 
 
 async def test_a_failed_attempt_is_replaced_and_what_came_before_the_step_stays(start: Start) -> None:
@@ -163,10 +163,10 @@ async def test_a_failed_attempt_is_replaced_and_what_came_before_the_step_stays(
         return "!"
 
     engine = await start(agent)
-    told = [r.event for r in await events(engine.stream(call(), say("go")))]
-    asked = told[-1].task_id  # type: ignore[union-attr]
+    received = [r.event for r in await events(engine.stream(call(), say("go")))]
+    asked = received[-1].task_id  # type: ignore[union-attr]
     assert got.count(StartOver()) == 2
-    assert chunks(told) == [
+    assert chunks(received) == [
         (False, "Intro. "), (True, "half 1 "), (False, "Intro. half 2 "), (False, "Intro. whole"),
     ]  # fmt: skip
     done = await engine.call(call(), say("no", task=asked))

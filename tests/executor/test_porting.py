@@ -146,8 +146,10 @@ async def test_an_executor_of_1_0_reads_and_says_everything_with_the_words_of_1_
                 task.id, task.context_id, "answer", "two", append=True, last_chunk=True, artifact_id="a"
             )
         )
-        told = new_message([new_text_part("done"), new_data_part({"n": 42}), new_raw_part(b"x", "image/png")])
-        await TaskUpdater(queue, task.id, task.context_id).complete(told)
+        received = new_message(
+            [new_text_part("done"), new_data_part({"n": 42}), new_raw_part(b"x", "image/png")]
+        )
+        await TaskUpdater(queue, task.id, task.context_id).complete(received)
 
     content = (
         new_text_part("hi"),

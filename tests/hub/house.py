@@ -161,10 +161,10 @@ def events(answer: Answer) -> list[tuple[str, Any]]:
     return [(frame.event, msgspec.json.decode(frame.data)) for frame in answer.frames()]
 
 
-def kinds(told: list[tuple[str, Any]]) -> list[str]:
+def kinds(received: list[tuple[str, Any]]) -> list[str]:
     """The kinds of events, without repetitions in a row."""
     out: list[str] = []
-    for kind, _ in told:
+    for kind, _ in received:
         if not out or out[-1] != kind:
             out.append(kind)
     return out

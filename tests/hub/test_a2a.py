@@ -44,9 +44,9 @@ async def test_a_message_is_answered_with_a_task_that_has_the_reply_and_the_meta
         assert task["status"]["state"] == "completed"
         assert reply["messageId"] == f"{task['id']}-r" and reply["role"] == "agent"
         assert reply["parts"] == [{"kind": "text", "text": "A short summary."}]
-        asked, told = task["history"]
+        asked, received = task["history"]
         assert asked["messageId"] == "m-1" and asked["taskId"] == task["id"] and asked["contextId"] == "c-42"
-        assert told["messageId"] == reply["messageId"]
+        assert received["messageId"] == reply["messageId"]
         assert task["metadata"]["x-arbiter.agent_id"] == "index"
         assert {"x-arbiter.input_tokens", "x-arbiter.output_tokens"} <= set(task["metadata"])
 
@@ -241,8 +241,8 @@ async def test_defect_2_a_task_over_a2a_is_a_request_of_the_native_api() -> None
         task = (await acme.rpc("index", "message/send", message("hi"))).json["result"]
         (request,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert request["request_id"] == task["id"] and request["via"] == "a2a"
-        told = (await acme("GET", f"/v1/requests/{task['id']}/events")).frames()
-        assert told[0].event == "request_received" and told[-1].event == "done"
+        received = (await acme("GET", f"/v1/requests/{task['id']}/events")).frames()
+        assert received[0].event == "request_received" and received[-1].event == "done"
 
 
 async def test_defect_6_files_are_in_the_task_and_history_is_as_long_as_asked() -> None:
@@ -286,8 +286,8 @@ async def test_a_caller_can_have_a_context_remembered() -> None:
         wanted = {"contextId": "c-1", "metadata": {"contextHistory": True}}
         for n, text in enumerate(("I am Ada.", "Who am I?")):
             await acme.rpc("index", "message/send", message(text, id=f"m-{n}", **wanted))
-        told = [each.content for each in hub.model.prompts[-1].messages]
-        assert told[:2] == ["I am Ada.", "Hello, Ada."] and "Who am I?" in told[2]
+        received = [each.content for each in hub.model.prompts[-1].messages]
+        assert received[:2] == ["I am Ada.", "Hello, Ada."] and "Who am I?" in received[2]
 
 
 async def test_defect_14_a_message_that_is_sent_twice_is_done_once() -> None:
@@ -443,8 +443,8 @@ async def test_a_webhook_gets_the_end_of_a_task() -> None:
         await acme.rpc("index", "tasks/pushNotificationConfig/set", config)
         hold.set()
         await sending.end()
-        (told,) = await hook.heard(1)
-        assert (told.document["id"], told.document["status"]["state"]) == (id, "completed")
+        (received,) = await hook.wait_for(1)
+        assert (received.document["id"], received.document["status"]["state"]) == (id, "completed")
 
 
 async def test_without_push_the_card_of_an_agent_that_is_code_does_not_promise_it() -> None:
@@ -556,18 +556,18 @@ async def test_a_late_subscription_of_arbiter_replays_the_texts_and_adds_the_lif
         late = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
         await late.until(lambda: b"x-arbiter.token_usage" in late.body)
         hold.set()
-        told, heard = (await late.end()).results(), (await first.end()).results()
-        assert told[0]["status"]["state"] == "working" and told[-1]["final"] is True
+        received, heard = (await late.end()).results(), (await first.end()).results()
+        assert received[0]["status"]["state"] == "working" and received[-1]["final"] is True
         assert not any("-meta-" in str(each) for each in heard), (
             "a stream from the beginning has A2A's events alone"
         )
-        metas = [each["artifact"] for each in told if "-meta-" in str(each.get("artifact"))]
+        metas = [each["artifact"] for each in received if "-meta-" in str(each.get("artifact"))]
         kinds = [artifact["name"] for artifact in metas]
         assert kinds == ["stream_start", "token_usage", "token_usage", "stream_end"]
         (part,) = metas[1]["parts"]
         assert part["metadata"] == {"x-arbiter.token_usage": True} and part["data"]["output_tokens"] == 2
         assert len({artifact["artifactId"] for artifact in metas}) == 4
-        text = [each for each in told if "-text-0" in str(each.get("artifact"))]
+        text = [each for each in received if "-text-0" in str(each.get("artifact"))]
         assert "".join(each["artifact"]["parts"][0]["text"] for each in text) == "one\n\ntwo three"
         numbers = [int(frame.id) for frame in late.frames() if frame.id]
         assert numbers == sorted(numbers)
@@ -598,8 +598,8 @@ async def test_resubscribing_replays_the_log_event_by_event_with_the_notes_where
         late = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
         await late.until(lambda: b"two" in late.body)
         hold.set()
-        told, heard = (await late.end()).results(), (await first.end()).results()
-        kinds = frame_kinds(told)
+        received, heard = (await late.end()).results(), (await first.end()).results()
+        kinds = frame_kinds(received)
         notes = {"stream_start", "token_usage", "stream_end"}
         assert [kind for kind in kinds if kind not in notes] == frame_kinds(heard), (
             "the same events, in order"
@@ -610,7 +610,7 @@ async def test_resubscribing_replays_the_log_event_by_event_with_the_notes_where
             "the tokens of the first reply come after its text"
         )
         assert kinds[-2:] == ["stream_end", "completed"] or kinds[-3:-1] == ["stream_end", "text-0"]
-        live = [each for each in told if each["kind"] == "artifact-update" and "-meta-" not in str(each)]
+        live = [each for each in received if each["kind"] == "artifact-update" and "-meta-" not in str(each)]
         assert live == [each for each in heard if each["kind"] == "artifact-update"], (
             "piece by piece, not as one"
         )
@@ -652,5 +652,5 @@ async def test_a_resubscription_to_an_agent_that_is_code_ends_with_its_answer() 
         late = acme.open_rpc("coder", "tasks/resubscribe", {"id": first.results()[0]["taskId"]})
         await late.until(lambda: b"half" in late.body)
         hold.set()
-        told, heard = (await late.end()).results(), (await first.end()).results()
-        assert told == heard
+        received, heard = (await late.end()).results(), (await first.end()).results()
+        assert received == heard

@@ -119,7 +119,7 @@ async def test_a_tenant_has_so_much_running_and_no_more() -> None:
         assert "concurrent_request_limit" in (await hub.nobody("GET", "/v1/metrics")).body.decode()
 
 
-def sent(id: str, text: str = "go") -> dict[str, Any]:
+def old_message(id: str, text: str = "go") -> dict[str, Any]:
     """A call of A2A 0.1, whose callers choose the ids of tasks."""
     return {"id": id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
 
@@ -146,12 +146,12 @@ async def test_tasks_of_the_same_id_at_different_agents_are_counted_and_stopped_
     async with house(code=code) as hub:
         acme = await hub.tenant("acme")
         id, path = acme.tenant.id, f"/v1/admin/tenants/{acme.tenant.id}"
-        live = {name: acme.open_rpc(name, "tasks/sendSubscribe", sent("same")) for name in "ab"}
+        live = {name: acme.open_rpc(name, "tasks/sendSubscribe", old_message("same")) for name in "ab"}
         for name in "ab":
             await begun[name].wait()
         await hub.admin("PATCH", path, {"max_concurrent": 2})
         assert hub.hub.quotas.counts() == {str(id): 2}
-        third = await acme.rpc("c", "tasks/send", sent("same"))
+        third = await acme.rpc("c", "tasks/send", old_message("same"))
         assert third.status == 429 and not begun["c"].is_set()
         dated = await acme.rpc("b", "tasks/get", {"id": "same"})
         assert dated.json["result"]["metadata"]["x-arbiter.agent_id"] == "b"
@@ -175,22 +175,22 @@ async def test_tasks_that_wait_for_an_answer_count_again_when_they_get_it() -> N
     async with house(code=[agent], max_concurrent=1) as hub:
         acme = await hub.tenant("acme")
 
-        def said(id: str, text: str, task: str = "") -> dict[str, Any]:
+        def new_message(id: str, text: str, task: str = "") -> dict[str, Any]:
             return {
                 "message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": text}], "taskId": task}
             }
 
         parked = [
-            (await acme.rpc("asker", "SendMessage", said(id, "go"), a2a_version="1.0")).json["result"][
+            (await acme.rpc("asker", "SendMessage", new_message(id, "go"), a2a_version="1.0")).json["result"][
                 "task"
             ]["id"]
             for id in ("m1", "m2")
         ]
         live = acme.open_rpc(
-            "asker", "SendStreamingMessage", said("m3", "this", parked[0]), a2a_version="1.0"
+            "asker", "SendStreamingMessage", new_message("m3", "this", parked[0]), a2a_version="1.0"
         )
         await live.until(lambda: bool(live.body))
-        second = said("m4", "that", parked[1])
+        second = new_message("m4", "that", parked[1])
         assert (await acme.rpc("asker", "SendMessage", second, a2a_version="1.0")).status == 429
         hold.set()
         await live.end()
@@ -212,7 +212,7 @@ async def test_work_begun_under_an_old_token_does_not_go_on_after_the_hub_was_do
 
     async with house(code=[asker, *code], folder=tmp_path) as hub:
         acme = await hub.tenant("acme")
-        live = acme.open_rpc("asker", "tasks/sendSubscribe", sent("mine"))
+        live = acme.open_rpc("asker", "tasks/sendSubscribe", old_message("mine"))
         await begun["worker"].wait()
         await live.until(lambda: bool(live.body))
         live.gone.set()
@@ -260,9 +260,9 @@ async def test_a_task_that_waits_for_an_answer_takes_it_from_the_new_token() -> 
 
     async with house(code=[agent]) as hub:
         acme = await hub.tenant("acme")
-        await acme.rpc("asker", "tasks/send", sent("t"))
+        await acme.rpc("asker", "tasks/send", old_message("t"))
         tenant, token = await hub.hub.tenants.rotate(acme.tenant)
-        answered = await Caller(hub.app, token, tenant).rpc("asker", "tasks/send", sent("t", "blue"))
+        answered = await Caller(hub.app, token, tenant).rpc("asker", "tasks/send", old_message("t", "blue"))
         assert b"blue it is" in answered.body
 
 

@@ -79,11 +79,13 @@ async def test_a_model_says_whom_a_request_is_for_when_words_leave_it_open(
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)
         await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "hybrid", "model": "p/small"}})
-        told = dict(await acme.ask("hm", "/v1/agents/desk/chat"))
-        found = told["intent"]
+        received = dict(await acme.ask("hm", "/v1/agents/desk/chat"))
+        found = received["intent"]
         assert (found["target_agent"], found["applied"], found["malformed"]) == (target, applied, malformed)
         assert found["llm_used"] is True
-        assert told["done"]["ok"] and told["intent"]["applied_agent"] == ("scout" if applied else "desk")
+        assert received["done"]["ok"] and received["intent"]["applied_agent"] == (
+            "scout" if applied else "desk"
+        )
         assert hub.model.prompts[0].model == "p/small"
         assert "- scout: research-analyst. find things out" in hub.model.prompts[0].messages[0].content
 
@@ -134,5 +136,5 @@ async def test_a_request_with_a_picture_is_not_handed_on_in_words() -> None:
         await acme("POST", "/v1/agents", SCOUT)
         await acme("POST", "/v1/agents", {"id": "desk", "intent": {"mode": "heuristic"}})
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
-        told = await acme.ask([{"type": "text", "text": "@scout look"}, picture], "/v1/agents/desk/chat")
-        assert "intent" not in dict(told) and told[-1][1]["content"] == "I see."
+        received = await acme.ask([{"type": "text", "text": "@scout look"}, picture], "/v1/agents/desk/chat")
+        assert "intent" not in dict(received) and received[-1][1]["content"] == "I see."

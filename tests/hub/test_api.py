@@ -18,8 +18,8 @@ from tests.hub.scripted import Scripted, by_agent
 async def test_a_request_begins_with_request_received_and_ends_with_done() -> None:
     async with house(["Hello, you."]) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("x" * 300)
-        assert kinds(told) == [
+        reply = await acme.ask("x" * 300)
+        assert kinds(reply) == [
             "request_received",
             "stream_start",
             "text",
@@ -27,21 +27,21 @@ async def test_a_request_begins_with_request_received_and_ends_with_done() -> No
             "stream_end",
             "done",
         ]
-        received, done = told[0][1], told[-1][1]
+        received, done = reply[0][1], reply[-1][1]
         assert received["agent"] == "index" and received["tenant"] == "acme"
         assert received["message"] == "x" * 200 + "…"
         assert done["ok"] is True and done["content"] == "Hello, you."
         assert done["request_id"] == received["request_id"] and done["tenant_id"] == acme.tenant.id
         assert {"input_tokens", "output_tokens", "files_bytes", "duration_ms"} <= set(done)
-        assert "".join(payload["delta"] for kind, payload in told if kind == "text") == "Hello, you."
+        assert "".join(payload["delta"] for kind, payload in reply if kind == "text") == "Hello, you."
 
 
 async def test_a_provider_that_fails_mid_stream_ends_with_done_and_a_safe_reason() -> None:
     async with house([("Half an ans", ModelError("provider_error", "the model provider failed"))]) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("go")
-        assert kinds(told)[-2:] == ["error", "done"]
-        done = told[-1][1]
+        reply = await acme.ask("go")
+        assert kinds(reply)[-2:] == ["error", "done"]
+        done = reply[-1][1]
         assert done["ok"] is False and done["error_code"] == "provider_error"
         assert done["content"] == "Half an ans"
         request = (await acme("GET", f"/v1/requests/{done['request_id']}")).json["request"]
@@ -77,9 +77,9 @@ async def test_a_reader_that_left_comes_back_to_what_it_missed_while_the_work_go
         assert (await acme("GET", f"/v1/requests/{id}")).json["request"]["state"] == "running"
         back = acme.open("GET", f"/v1/requests/{id}/events", last_event_id=last)
         hold.set()
-        told = events(await back.end())
-        assert [payload["delta"] for kind, payload in told if kind == "text"] == [" after"]
-        assert told[-1][0] == "done" and told[-1][1]["content"] == "before after"
+        reply = events(await back.end())
+        assert [payload["delta"] for kind, payload in reply if kind == "text"] == [" after"]
+        assert reply[-1][0] == "done" and reply[-1][1]["content"] == "before after"
 
 
 async def test_the_same_key_is_answered_with_the_same_request() -> None:
@@ -129,8 +129,8 @@ async def test_an_invalid_request_is_refused_before_it_starts() -> None:
 async def test_an_agent_that_comes_with_the_request_is_there_for_it_alone() -> None:
     async with house(["I am inline."]) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("who?", agent_def={"id": "guest", "name": "Guest", "goal": "visit"})
-        assert told[-1][1]["content"] == "I am inline." and told[0][1]["agent"] == "guest"
+        reply = await acme.ask("who?", agent_def={"id": "guest", "name": "Guest", "goal": "visit"})
+        assert reply[-1][1]["content"] == "I am inline." and reply[0][1]["agent"] == "guest"
         assert "NAME: Guest" in hub.model.prompts[0].system
         assert (await acme("GET", "/v1/agents/guest")).status == 404
         gone = await acme.rpc("guest", "message/send", message("still there?"))
@@ -236,11 +236,11 @@ async def test_delegated_events_have_a_depth_and_one_agent_answers() -> None:
     async with house(by_agent(scripts)) as hub:
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", SCOUT)
-        told = await acme.ask("what is there?")
-        assert told[-1][1]["content"] == "Scout found a tree."
-        (response,) = [payload for kind, payload in told if kind == "sub_agent_response"]
+        reply = await acme.ask("what is there?")
+        assert reply[-1][1]["content"] == "Scout found a tree."
+        (response,) = [payload for kind, payload in reply if kind == "sub_agent_response"]
         assert response["agent"] == "scout" and response["depth"] == 1 and response["content"] == "A tree."
-        assert {p["depth"] for kind, p in told if kind == "token_usage"} == {0, 1}
+        assert {p["depth"] for kind, p in reply if kind == "token_usage"} == {0, 1}
         (request,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert request["agent_id"] == "index"
         assert "scout" in hub.model.prompts[0].messages[-1].content
@@ -365,9 +365,9 @@ async def test_an_event_goes_to_the_agent_that_names_it_most_exactly() -> None:
             await acme("POST", "/v1/agents", {"id": id, "event_types": patterns})
 
         async def happened(type: str, **more: object) -> tuple[str, str]:
-            told = events(await acme("POST", "/v1/events", {"type": type, **more}))
-            assert told[-1][1]["ok"]
-            return told[0][1]["agent"], hub.model.prompts[-1].messages[-1].content
+            reply = events(await acme("POST", "/v1/events", {"type": type, **more}))
+            assert reply[-1][1]["ok"]
+            return reply[0][1]["agent"], hub.model.prompts[-1].messages[-1].content
 
         agent, said = await happened("sensor.temperature.high", source="rack 4", payload={"celsius": 84.6})
         assert agent == "cooler"
@@ -414,8 +414,8 @@ async def test_a_request_says_whether_its_answer_is_read_aloud() -> None:
 
         async def aloud(path: str, text: str = "hi", **body: Any) -> list[bool]:
             before = len(hub.model.prompts)
-            told = await acme.ask(text, path, **body)
-            assert told[0][1].get("channel", "") == body.get("channel", "") and told[-1][1]["ok"]
+            reply = await acme.ask(text, path, **body)
+            assert reply[0][1].get("channel", "") == body.get("channel", "") and reply[-1][1]["ok"]
             return ["read aloud" in prompt.system for prompt in hub.model.prompts[before:]]
 
         assert await aloud("/v1/orchestrate") == [False]

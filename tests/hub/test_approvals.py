@@ -81,9 +81,9 @@ async def reading(replies: Any, **settings: Any) -> AsyncIterator[tuple[House, C
         yield hub, acme, pages
 
 
-def question_of(told: list[tuple[str, Any]]) -> dict[str, Any]:
-    (asked,) = [payload for kind, payload in told if kind == "question"]
-    assert told[-1][0] == "done" and told[-1][1]["error_code"] == "input-required"
+def question_of(received: list[tuple[str, Any]]) -> dict[str, Any]:
+    (asked,) = [payload for kind, payload in received if kind == "question"]
+    assert received[-1][0] == "done" and received[-1][1]["error_code"] == "input-required"
     return dict(asked)
 
 
@@ -95,12 +95,12 @@ async def rest(caller: Caller, answered: Any) -> list[tuple[str, Any]]:
 
 async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None:
     async with reading([f"/fetch {URL}", "It says so."]) as (hub, acme, pages):
-        told = await acme.ask("look", "/v1/agents/reader/chat")
-        asked = question_of(told)
+        received = await acme.ask("look", "/v1/agents/reader/chat")
+        asked = question_of(received)
         assert asked["approval"] and asked["state"] == "input-required"
         assert asked["details"] == {"agent": "reader", "command": "/fetch", "arguments": URL}
         assert f"/fetch {URL}" in asked["message"] and pages.fetched == []
-        id = told[-1][1]["request_id"]
+        id = received[-1][1]["request_id"]
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert listed["state"] == "input-required" and URL in listed["question"]
         assert listed["details"] == asked["details"]
@@ -201,10 +201,10 @@ async def _true(value: bool) -> bool:
 async def test_what_a_delegated_agent_needs_is_asked_of_the_caller() -> None:
     scripts = {"Index": ["/agent reader look", "Reader says so."], "Reader": [f"/fetch {URL}", "So it is."]}
     async with reading(by_agent(scripts)) as (hub, acme, pages):  # type: ignore[arg-type]
-        told = await acme.ask("look")
-        asked = question_of(told)
+        received = await acme.ask("look")
+        asked = question_of(received)
         assert asked["details"]["agent"] == "reader" and pages.fetched == []
-        id = told[-1][1]["request_id"]
+        id = received[-1][1]["request_id"]
         after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})).json)
         assert after[-1][1]["ok"] and after[-1][1]["content"] == "Reader says so."
         assert pages.fetched == [URL] and len(hub.model.prompts) == 4
@@ -224,9 +224,9 @@ async def test_parallel_agents_ask_one_after_another() -> None:
     async with reading(by_agent(scripts)) as (hub, acme, pages):
         for id in ("one", "two", "three"):
             await acme("POST", "/v1/agents", {**READER, "id": id, "name": id.title()})
-        told = await acme.ask("look")
-        id = told[-1][1]["request_id"]
-        assert question_of(told)["details"]["agent"] == "one"
+        received = await acme.ask("look")
+        id = received[-1][1]["request_id"]
+        assert question_of(received)["details"]["agent"] == "one"
         after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})).json)
         assert question_of(after)["details"]["agent"] == "three"
         after = await rest(acme, (await acme("POST", f"/v1/requests/{id}/answer", {"approved": False})).json)
@@ -266,8 +266,8 @@ async def test_a_scheduled_run_that_needs_an_approval_waits_and_is_seen() -> Non
         await until(lambda: state("input-required"))
         (run,) = (await acme("GET", "/v1/runs")).json["runs"]
         assert URL in run["result_summary"]
-        told = await scheduler.schedules.notifications(acme.tenant.id, 0)
-        assert [said["kind"] for _, said in told] == ["run.started", "run.waiting"]
+        received = await scheduler.schedules.notifications(acme.tenant.id, 0)
+        assert [said["kind"] for _, said in received] == ["run.started", "run.waiting"]
         now[0] += 7200
         await scheduler.run_due()
         assert len((await acme("GET", "/v1/runs")).json["runs"]) == 1, (

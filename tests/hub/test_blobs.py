@@ -279,5 +279,5 @@ async def test_an_agent_reads_the_beginning_of_a_large_file(tmp_path: Path) -> N
     async with house(["/read big.txt", "Read."], folder=tmp_path) as hub:
         acme, path = await talk_of(hub)
         await acme("PUT", f"{path}?path=big.txt", b"y" * (3 << 20))
-        told = await acme.ask("look", path.replace("artifacts", "messages"))
-        assert told[-1][1]["ok"] and len(hub.model.prompts[-1].messages[-1].content) < 2 << 20
+        received = await acme.ask("look", path.replace("artifacts", "messages"))
+        assert received[-1][1]["ok"] and len(hub.model.prompts[-1].messages[-1].content) < 2 << 20

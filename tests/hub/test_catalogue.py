@@ -52,7 +52,7 @@ async def tenant(hub: Hub, app: App, name: str, goal: str) -> Caller:
     return Caller(app, token, made)
 
 
-async def found(caller: Caller, text: str) -> list[str]:
+async def search(caller: Caller, text: str) -> list[str]:
     answer = await caller("POST", "/catalogue/search", {"query": {"text": text}})
     assert answer.status == 200, answer.body
     return [each["displayName"] for each in answer.json["results"]]
@@ -62,10 +62,10 @@ async def test_a_tenant_finds_its_own_agents_and_nobody_elses() -> None:
     async with hub_app() as (hub, app):
         ada = await tenant(hub, app, "ada", "predict harvests")
         bob = await tenant(hub, app, "bob", "count zeppelins")
-        assert await found(ada, "harvests") == ["Scout of ada"]
-        assert await found(ada, "zeppelins") == []
-        assert await found(bob, "zeppelins") == ["Scout of bob"]
-        assert await found(bob, "repeats") == ["Echo"]
+        assert await search(ada, "harvests") == ["Scout of ada"]
+        assert await search(ada, "zeppelins") == []
+        assert await search(bob, "zeppelins") == ["Scout of bob"]
+        assert await search(bob, "repeats") == ["Echo"]
         for path in ("/.well-known/ai-catalog.json", "/.well-known/ard.json", "/catalogue/agents"):
             own, theirs = (await ada("GET", path)).body, (await bob("GET", path)).body
             assert b":ada:" in own and b"bob" not in own and b":ada:" not in theirs
@@ -87,7 +87,7 @@ async def test_a_stranger_sees_no_agent() -> None:
     async with hub_app() as (hub, app):
         await tenant(hub, app, "ada", "predict harvests")
         for caller in (Caller(app, ""), Caller(app, "wrong")):
-            assert await found(caller, "harvests echo scout") == []
+            assert await search(caller, "harvests echo scout") == []
             assert (await caller("GET", "/.well-known/ai-catalog.json")).json["entries"] == []
 
 
@@ -96,17 +96,17 @@ async def test_a_disabled_tenant_sees_no_agent() -> None:
         ada = await tenant(hub, app, "ada", "predict harvests")
         admin = Caller(app, ADMIN)
         assert (await admin("PATCH", f"/v1/admin/tenants/{ada.tenant.id}", {"disabled": True})).status == 200
-        assert await found(ada, "harvests") == []
+        assert await search(ada, "harvests") == []
 
 
 async def test_a_changed_agent_is_found_by_what_it_is_now() -> None:
     async with hub_app() as (hub, app):
         ada = await tenant(hub, app, "ada", "predict harvests")
         await hub.catalogue.replace(ada.tenant.id, "scout", scout("Scout", "paint boats"))
-        assert await found(ada, "harvests") == []
-        assert await found(ada, "boats") == ["Scout"]
+        assert await search(ada, "harvests") == []
+        assert await search(ada, "boats") == ["Scout"]
         await hub.catalogue.delete(ada.tenant.id, "scout")
-        assert await found(ada, "boats") == []
+        assert await search(ada, "boats") == []
 
 
 async def test_registered_agents_are_for_all_tenants_or_for_one() -> None:
@@ -131,13 +131,13 @@ async def test_the_console_shows_a_tenant_its_own_agents_and_the_operator_all() 
     async with hub_app() as (hub, app):
         ada, bob = await tenant(hub, app, "ada", "x"), await tenant(hub, app, "bob", "y")
 
-        async def shown(viewer: Operator) -> set[tuple[str, str]]:
+        async def list_agents(viewer: Operator) -> set[tuple[str, str]]:
             agents = (await viewer.get("/catalogue"))["agents"]
             return {(each["tenant"], each["name"]) for each in agents if each["name"] == "scout"}
 
-        assert await shown(Operator(app, ada.token)) == {("ada", "scout")}
-        assert await shown(Operator(app, bob.token)) == {("bob", "scout")}
-        assert await shown(Operator(app, ADMIN)) == {("ada", "scout"), ("bob", "scout")}
+        assert await list_agents(Operator(app, ada.token)) == {("ada", "scout")}
+        assert await list_agents(Operator(app, bob.token)) == {("bob", "scout")}
+        assert await list_agents(Operator(app, ADMIN)) == {("ada", "scout"), ("bob", "scout")}
         refused = await Operator(app, ada.token)("POST", "/catalogue", {"url": "https://x.example"})
         assert refused.status == 403
 

@@ -324,8 +324,8 @@ def test_the_doctor_names_every_file_that_is_wrong(
     for name in ("a2a_agents.json", "mcp_servers.json"):
         (tmp_path / name).write_text("[]")
     assert main(["doctor", "--model", "echo", "--data", "."]) == 1
-    told = capsys.readouterr().out
-    assert "WRONG  a2a_agents.json" in told and "WRONG  mcp_servers.json" in told
+    received = capsys.readouterr().out
+    assert "WRONG  a2a_agents.json" in received and "WRONG  mcp_servers.json" in received
 
 
 def test_a_port_for_grpc_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:

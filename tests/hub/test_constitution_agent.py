@@ -192,8 +192,8 @@ async def test_delegation_two_deep(house: Begin) -> None:
     task = await home.ask("where is gold?")
     assert task.status.message is not None and task.status.message.text == "Gold is at the river."
     assert "scout (Scout) [research] — find things" in home.model.prompts[0].messages[-1].content
-    told = home.model.prompts[1].messages[-1].content
-    assert "original request: where is gold?" in told and "pipeline depth: 1/2" in told
+    received = home.model.prompts[1].messages[-1].content
+    assert "original request: where is gold?" in received and "pipeline depth: 1/2" in received
     deepest = home.model.prompts[3].messages[-1].content
     assert "ERR: delegation is 2 deep" in deepest and "ERR: nobody delegates to index" in deepest
     notes = await home.notes(task.id)
@@ -220,8 +220,8 @@ async def test_a_parallel_that_a_child_fails_has_failed_and_other_children_are_n
         {"Index": [wrong, other, other, "Ok."], "A": ["one"] * 3}, Constitution(id="a", name="A")
     )
     task = await home.ask("go")
-    told = [data for name, data in await home.notes(task.id) if name == "tool_call"]
-    assert [(each["tool"], each["ok"]) for each in told] == [("parallel:2", False)] * 3
+    received = [data for name, data in await home.notes(task.id) if name == "tool_call"]
+    assert [(each["tool"], each["ok"]) for each in received] == [("parallel:2", False)] * 3
     fed = [prompt.messages[-1].content for prompt in home.model.prompts if "NAME: Index" in prompt.system]
     assert fed[1].startswith("[/parallel 2 children]\n| [child 1/2")
     assert ["[LOOP DETECTED]" in each for each in fed[1:]] == [False, False, True]
@@ -230,8 +230,8 @@ async def test_a_parallel_that_a_child_fails_has_failed_and_other_children_are_n
 async def test_of_an_agent_that_is_not_there_nothing_is_told_but_that_the_command_failed(shed: Begin) -> None:
     home = await shed({"Index": ["/agent nobody look", "Ok."]})
     task = await home.ask("go")
-    told = [(name, data.get("agent"), data.get("ok")) for name, data in await home.notes(task.id)]
-    assert [each for each in told if each[0] != "token_usage"] == [
+    received = [(name, data.get("agent"), data.get("ok")) for name, data in await home.notes(task.id)]
+    assert [each for each in received if each[0] != "token_usage"] == [
         ("stream_start", "index", None),
         ("tool_call", "index", False),
         ("stream_end", "index", True),
@@ -451,9 +451,9 @@ async def test_defect_10_a_context_is_opaque_unless_the_constitution_remembers_i
         request = say("second?")
         message = replace(request.message, context_id=first.context_id)
         await home.engine.call(home.call(agent), replace(request, message=message))
-    told = [[m.content for m in p.messages] for p in home.model.prompts]
-    assert told[1] == ["second?"]
-    assert told[-1] == ["first?", "Uno.", "second?"]
+    received = [[m.content for m in p.messages] for p in home.model.prompts]
+    assert received[1] == ["second?"]
+    assert received[-1] == ["first?", "Uno.", "second?"]
 
 
 async def test_defect_6_a_task_asked_for_in_one_piece_has_files_tools_and_history(house: Begin) -> None:

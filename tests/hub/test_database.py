@@ -33,8 +33,8 @@ async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
         assert refused.status == 503 and "cannot be used" in refused.json["error"]
         assert (await acme("POST", "/v1/conversations/1/messages", {"message": "x" * 100_000})).status == 503
         assert (await acme("GET", "/v1/conversations/1")).status == 200
-        told = await acme.ask("go")
-        assert told[-1][1]["ok"], "the agent can do something else"
+        received = await acme.ask("go")
+        assert received[-1][1]["ok"], "the agent can do something else"
         assert "ERR: the hub's database cannot be used" in hub.model.prompts[-1].messages[-1].content
 
 

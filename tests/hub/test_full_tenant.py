@@ -113,8 +113,8 @@ async def work(hub: House, caller: Caller, until: Callable[[], bool]) -> list[fl
     while not until() or len(times) < 10:
         n, began = len(times), time.perf_counter()
         talk = (await caller("POST", "/v1/conversations", {"title": f"{n}"})).json["id"]
-        told = await caller.ask(f"question {n}", f"/v1/conversations/{talk}/messages")
-        assert told[-1][1]["ok"], told[-1]
+        received = await caller.ask(f"question {n}", f"/v1/conversations/{talk}/messages")
+        assert received[-1][1]["ok"], received[-1]
         assert (
             await caller("POST", "/v1/memory/entries", {"type": "user", "title": f"note {n}"})
         ).status == 201

@@ -42,7 +42,7 @@ def playing(verdicts: list[str], **said: list[Any]) -> ScriptedModel:
     return ScriptedModel(choose)
 
 
-def told(task: Task) -> str:
+def everything_sent(task: Task) -> str:
     """Everything that left: what was answered, and every artifact."""
     return repr((task.status.message, task.artifacts))
 
@@ -63,7 +63,7 @@ async def test_an_answer_that_was_handed_over_is_sent_back_to_who_was_asked(hous
     home = await house(playing([AGAIN, PASS], Scout=["Go away."], Desk=["Here you are."]), DESK, SCOUT)
     task = await home.ask("@scout look", "desk")
     assert task.status.message is not None and task.status.message.text == "Here you are."
-    assert "Go away." not in told(task)
+    assert "Go away." not in everything_sent(task)
     notes = await home.notes(task.id, "desk")
     assert "Go away." not in repr(notes)
     assert [n["kind"] for kind, n in notes if kind == "advisor"] == ["gate_redirect", "gate_continue"]
@@ -83,7 +83,7 @@ async def test_an_answer_that_was_handed_over_can_be_stopped(house: Begin) -> No
     task = await home.ask("@scout look", "desk")
     assert (task.state, task.metadata["x-arbiter.error_type"]) == (TaskState.FAILED, "advisor_halt")
     notes = await home.notes(task.id, "desk")
-    assert "Go away." not in told(task) + repr(notes)
+    assert "Go away." not in everything_sent(task) + repr(notes)
     assert [kind for kind, _ in notes][-2:] == ["escalation", "stream_end"]
 
 
@@ -107,7 +107,7 @@ async def test_a_request_that_is_canceled_while_another_agent_has_it_ends_every_
 async def test_a_redirected_answer_is_not_the_answer_of_an_empty_last_reply(house: Begin) -> None:
     home = await house(playing([AGAIN, PASS], Desk=["Go away.", " \n"]), DESK)
     task = await home.ask("hello", "desk")
-    assert task.state is TaskState.COMPLETED and "Go away." not in told(task)
+    assert task.state is TaskState.COMPLETED and "Go away." not in everything_sent(task)
 
 
 async def test_the_last_of_too_many_replies_passes_the_gate_like_any_answer(house: Begin) -> None:

@@ -30,7 +30,7 @@ async def talk(caller: Caller, times: int, agent: str = "index") -> str:
     return path
 
 
-def told(prompt: Prompt) -> list[str]:
+def contents(prompt: Prompt) -> list[str]:
     return [message.content.partition(" y")[0] for message in prompt.messages]
 
 
@@ -38,7 +38,7 @@ async def test_old_messages_are_summarized_and_the_newest_stay() -> None:
     async with house(model=model()) as hub:
         path = await talk(acme := await hub.tenant("acme"), 20)
         asked = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
-        assert len(asked) >= 1 and "question 0" in told(asked[0])[0]
+        assert len(asked) >= 1 and "question 0" in contents(asked[0])[0]
         before = len(asked)
         events = await acme.ask("and now?", path)
         assert events[-1][1]["ok"]
@@ -48,7 +48,7 @@ async def test_old_messages_are_summarized_and_the_newest_stay() -> None:
         assert KEPT_MESSAGES < len(last.messages) < 2 * KEPT_MESSAGES + 4
         again = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
         assert len(again) <= before + 1, "a summary is good for more than one request"
-        assert any("(before that)\n| They talked" in told(each)[0] for each in again) or len(again) == 1
+        assert any("(before that)\n| They talked" in contents(each)[0] for each in again) or len(again) == 1
         kept = (await acme("GET", f"{path}?limit=500")).json["messages"]
         assert len(kept) == 42, "nothing is lost"
 
@@ -101,11 +101,11 @@ async def test_a_summary_is_made_and_paid_for_once_also_when_the_hub_is_restarte
     async with house(model=model(), folder=tmp_path) as hub:
         again = Caller(hub.app, acme.token, acme.tenant)
         request = (await again("GET", "/v1/requests")).json["requests"][0]["request_id"]
-        told = events(await again("GET", f"/v1/requests/{request}/events"))
-        assert told[-1][1]["ok"] and told[-1][1]["content"].startswith("answer")
+        received = events(await again("GET", f"/v1/requests/{request}/events"))
+        assert received[-1][1]["ok"] and received[-1][1]["content"].startswith("answer")
         assert len(hub.model.prompts) == 1
         assert "They talked about tea." in hub.model.prompts[0].messages[0].content
-        counted = [data for kind, data in told if kind == "token_usage" and not data.get("estimated")]
+        counted = [data for kind, data in received if kind == "token_usage" and not data.get("estimated")]
         paid = [data["input_tokens"] + data["output_tokens"] for data in counted]
         assert len(paid) == 2 and hub.model.prompts[0].max_tokens == 1000 - paid[0]
 

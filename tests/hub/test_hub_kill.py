@@ -104,7 +104,7 @@ async def test_readers_of_a_hub_that_is_killed_repeatedly_get_the_same_events(
     whole, _ = await lived_through(tmp_path / "whole", 10_000)
     heard, kills = await lived_through(tmp_path / "killed", 6)
     assert kills > 5
-    assert told(heard) == told(whole)
+    assert summarize(heard) == summarize(whole)
     done, expected = (msgspec.json.decode(frames[-1].data) for frames in (heard, whole))
     for name in ("ok", "content", "input_tokens", "output_tokens", "files_bytes"):
         assert done[name] == expected[name]
@@ -149,7 +149,7 @@ async def lived_through(folder: Path, every: int) -> tuple[list[Frame], int]:
     return heard, kills
 
 
-def told(heard: list[Frame]) -> tuple[Counter[str], dict[int, str]]:
+def summarize(heard: list[Frame]) -> tuple[Counter[str], dict[int, str]]:
     """All that was told, whatever the order of agents that work side by side, and however the text was cut."""
     events, text = Counter[str](), dict[int, str]()
     for frame in heard[1:-1]:

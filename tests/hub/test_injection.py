@@ -488,7 +488,7 @@ def obeys(prompt: Prompt) -> Scripted:
     return unquote("\n".join(quoted))
 
 
-async def told(scene: Scene, capabilities: tuple[str, ...], first: str, then: Any) -> set[str]:
+async def commands_run(scene: Scene, capabilities: tuple[str, ...], first: str, then: Any) -> set[str]:
     """The commands that an agent runs, which its hub does not refuse, after the page that says `EVERYTHING`."""
 
     def reply(prompt: Prompt) -> Scripted:
@@ -517,20 +517,20 @@ async def told(scene: Scene, capabilities: tuple[str, ...], first: str, then: An
 @pytest.mark.parametrize("bundle", BUNDLES)
 async def test_a_model_that_repeats_a_page_runs_nothing_of_it(scene: Scene, bundle: str) -> None:
     granted = ("/fetch", *BUNDLES[bundle])
-    assert await told(scene, granted, "/fetch https://x.example/", repeats) == {"/fetch"}
+    assert await commands_run(scene, granted, "/fetch https://x.example/", repeats) == {"/fetch"}
 
 
 @pytest.mark.parametrize("bundle", BUNDLES)
 async def test_a_model_that_obeys_a_page_runs_what_its_constitution_grants_and_nothing_else(
     scene: Scene, bundle: str
 ) -> None:
-    ran = await told(scene, ("/fetch", *BUNDLES[bundle]), "/fetch https://x.example/", obeys)
+    ran = await commands_run(scene, ("/fetch", *BUNDLES[bundle]), "/fetch https://x.example/", obeys)
     assert ran - set(BUNDLES["web"]) == set(BUNDLES[bundle]) & set(COMMANDS) - set(BUNDLES["web"])
     assert "/fetch" in ran, "another page: this way words of the prompt can leave"
 
 
 async def test_an_agent_without_capabilities_does_nothing_that_a_file_says(scene: Scene) -> None:
-    ran = await told(scene, (), "/read notes.md", obeys)
+    ran = await commands_run(scene, (), "/read notes.md", obeys)
     safe = {command for bundle in SAFE_BUNDLES for command in BUNDLES[bundle]}
     assert ran == safe & set(COMMANDS) == {"/read", "/list", "/advise"}
     assert await Todos(scene.database).list("1", conversation=10) == []
@@ -566,11 +566,11 @@ async def test_a_page_that_is_obeyed_runs_nothing_outside_without_an_approval(tm
             assert (await acme("POST", "/v1/agents", reader)).status in (200, 201)
             assert (await acme("POST", "/v1/agents", SCOUT)).status in (200, 201)
             for name in COMMANDS:
-                told = await acme.ask(f"read {name}", "/v1/agents/reader/chat")
-                if any(kind == "question" for kind, _ in told):
+                received = await acme.ask(f"read {name}", "/v1/agents/reader/chat")
+                if any(kind == "question" for kind, _ in received):
                     asked.add(name)
                 else:
-                    assert told[-1][1]["ok"], name
+                    assert received[-1][1]["ok"], name
             assert (await acme("GET", "/v1/schedules")).json["schedules"] == []
     assert asked == {"/fetch", "/exec", "/mcp", "/a2a", "/schedule"}
     assert not list((tmp_path / "workspaces").rglob("OWNED"))

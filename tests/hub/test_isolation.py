@@ -88,13 +88,13 @@ async def _live(deeds: list[tuple[str, str]]) -> None:
 
 def _says(prompt: Prompt) -> str:
     """Whoever is asked repeats what it was told, and what it remembers with it."""
-    told = " ".join(m.content for m in prompt.messages).lower()
-    if "[end" in told:
-        return f"done: {told[-400:]}"
-    word = next((word for word in WORDS.values() if word in told), "")
-    if "please remember" in told:
+    received = " ".join(m.content for m in prompt.messages).lower()
+    if "[end" in received:
+        return f"done: {received[-400:]}"
+    word = next((word for word in WORDS.values() if word in received), "")
+    if "please remember" in received:
         return f"/mem write {word}\n/mem shared write {word}\n/mem read\n/mem shared read\n/mem search {word}"
-    return told
+    return received
 
 
 async def _agent(who: Caller, word: str, n: int) -> list[tuple[str, str]]:

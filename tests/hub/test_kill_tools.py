@@ -38,9 +38,9 @@ class Interrupted:
         last = [frame.id for frame in self._heard if frame.id][-1]
         path = f"/v1/requests/{id}/events"
         self._heard += await listen(self._hub.url, self._token, "GET", path, None, last, 10_000)
-        told = [(frame.event, msgspec.json.decode(frame.data)) for frame in self._heard]
-        assert told[-1][0] == "done" and told[-1][1]["ok"], told[-1]
-        return [data for kind, data in told if kind == "tool_call"], told[-1][1]["content"]
+        received = [(frame.event, msgspec.json.decode(frame.data)) for frame in self._heard]
+        assert received[-1][0] == "done" and received[-1][1]["ok"], received[-1]
+        return [data for kind, data in received if kind == "tool_call"], received[-1][1]["content"]
 
 
 @asynccontextmanager

@@ -29,8 +29,8 @@ async def test_a_key_is_good_for_a_day_and_then_new_again(tmp_path: Path) -> Non
         said = []
         for later in (0, 86_399, 2, 0):
             now[0] += later
-            told = events(await acme("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
-            said.append(told[-1][1]["content"])
+            received = events(await acme("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
+            said.append(received[-1][1]["content"])
         assert said == ["one", "one", "two", "two"]
         metrics = (await hub.nobody("GET", "/v1/metrics")).body.decode()
         assert "dragoman_hub_idempotency_replay_total 2" in metrics
@@ -47,8 +47,8 @@ async def test_a_key_outlives_the_hub_and_is_each_tenants_own(tmp_path: Path) ->
         assert (first["content"], theirs["content"]) == ("one", "two")
     async with house([], folder=tmp_path) as hub:
         again = acme.__class__(hub.app, acme.token)
-        told = events(await again("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
-        assert told[-1][1]["request_id"] == first["request_id"]
+        received = events(await again("POST", "/v1/orchestrate", {"message": "go"}, idempotency_key="k"))
+        assert received[-1][1]["request_id"] == first["request_id"]
 
 
 async def test_a_repeated_idempotency_key_gets_the_running_request() -> None:
@@ -73,8 +73,8 @@ async def test_a_key_whose_request_is_forgotten_begins_another(tmp_path: Path) -
         await hub.hub.keys.claim(acme.tenant.id, "k", "gone")
         await hub.hub.requests.store(acme.tenant.id, "gone", "index", via="native")
         for expected in ("one", "one"):
-            told = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
-            assert told[-1][1]["content"] == expected
+            received = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
+            assert received[-1][1]["content"] == expected
 
 
 async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:

@@ -66,10 +66,10 @@ def test_a_long_argument_of_a_tool_costs_as_much_as_it_is_long() -> None:
                 )
                 yield NS(usage=None, choices=[NS(delta=delta, finish_reason=None)])
 
-        async def heard() -> list[Any]:
+        async def read_events() -> list[Any]:
             return [event async for event in _events(stream())]
 
-        call = asyncio.run(heard())[0]
+        call = asyncio.run(read_events())[0]
         assert isinstance(call, ToolCall) and (call.id, call.name) == ("c1", "write")
 
     assert_linear(hear, lambda n: n, PIECES)
@@ -114,7 +114,7 @@ def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() 
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "told"),
+    ("before", "now", "received"),
     [
         (["a\n", "b\n"], ["a\n", "b\n"], []),
         (["a\n", "b\n"], ["a\n", "b\n", "c\n"], [("c\n", False)]),
@@ -127,14 +127,14 @@ def test_saying_a_long_answer_again_after_a_crash_costs_as_much_as_it_is_long() 
     ],
 )
 async def test_repeated_text_after_a_crash_is_sent_once(
-    before: list[str], now: list[str], told: list[tuple[str, bool]]
+    before: list[str], now: list[str], received: list[tuple[str, bool]]
 ) -> None:
     events, writer = _event_writer(before)
     for line in now:
         await events.text(line)
     await events.close()
     heard = [(each["data"]["delta"], each["data"].get("replaces", False)) for each in writer.written]
-    assert heard == told
+    assert heard == received
 
 
 async def _talk(database: Database, texts: list[str]) -> int:

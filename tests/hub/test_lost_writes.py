@@ -33,7 +33,7 @@ def lose_everything_since(folder: Path, before: Path) -> None:
     shutil.copy(before, folder / "hub.db")
 
 
-async def said(who: Caller, talk: int) -> list[tuple[str, str]]:
+async def messages_of(who: Caller, talk: int) -> list[tuple[str, str]]:
     found = (await who("GET", f"/v1/conversations/{talk}/messages")).json["messages"]
     return [(each["role"], each["content"]) for each in found]
 
@@ -54,21 +54,21 @@ async def test_a_hub_restores_the_requests_and_messages_that_its_tables_lost(tmp
         for text in ("second", "third"):
             await acme.ask(text, path)
         await acme.ask("elsewhere")
-        whole = await said(acme, talk)
+        whole = await messages_of(acme, talk)
         listed = (await acme("GET", "/v1/requests")).json["requests"]
     lose_everything_since(folder, before)
     async with house([], folder=folder) as hub:
         acme = at(hub, acme)
-        assert await said(acme, talk) == whole
+        assert await messages_of(acme, talk) == whole
         found = (await acme("GET", "/v1/requests")).json["requests"]
         assert [(each["request_id"], each["agent_id"], each["state"]) for each in found] == [
             (each["request_id"], each["agent_id"], each["state"]) for each in listed
         ]
     async with house(["Five."], folder=folder) as hub:
         acme = at(hub, acme)
-        assert await said(acme, talk) == whole, "and not again at the next start"
+        assert await messages_of(acme, talk) == whole, "and not again at the next start"
         await acme.ask("fourth", path)
-        assert (await said(acme, talk))[-2:] == [("user", "fourth"), ("assistant", "Five.")]
+        assert (await messages_of(acme, talk))[-2:] == [("user", "fourth"), ("assistant", "Five.")]
 
 
 async def test_an_unfinished_request_goes_on_after_its_tables_forgot_it(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ async def test_an_unfinished_request_goes_on_after_its_tables_forgot_it(tmp_path
         acme = at(hub, acme)
 
         async def answered() -> bool:
-            return len(await said(acme, talk)) == 2
+            return len(await messages_of(acme, talk)) == 2
 
         await until(answered)
-        assert await said(acme, talk) == [("user", "go"), ("assistant", "Done.")]
+        assert await messages_of(acme, talk) == [("user", "go"), ("assistant", "Done.")]
         (request,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert request["state"] == "completed"
 

@@ -319,8 +319,8 @@ async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_o
     call = ToolCall(id="c1", name="mem", arguments={"args": "shared write noted by a call"})
     async with house(model=ScriptedModel([("Noting.", call), "Done."], tools=True)) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("note it")
-        assert told[-1][1]["content"] == "Done."
+        received = await acme.ask("note it")
+        assert received[-1][1]["content"] == "Done."
         assert "noted by a call" in await hub.hub.scratchpads.read(acme.tenant.id, "")
         first, second = hub.model.prompts
         offered = {tool.name for tool in first.tools}

@@ -201,8 +201,8 @@ async def test_a_caller_of_the_native_api_shows_a_picture() -> None:
     async with opened_hub(model=ScriptedModel(["A cat."], sees=True)) as hub:
         acme = await hub.tenant("acme")
         conversation = (await acme("POST", "/v1/conversations", {})).json["id"]
-        told = await acme.ask(INLINE, f"/v1/conversations/{conversation}/messages")
-        assert told[-1][1]["content"] == "A cat." and told[0][1]["message"] == "what is it?"
+        received = await acme.ask(INLINE, f"/v1/conversations/{conversation}/messages")
+        assert received[-1][1]["content"] == "A cat." and received[0][1]["message"] == "what is it?"
         said = hub.model.prompts[0].messages[-1]
         assert said.content.endswith("what is it?") and [shown.content for shown in said.images] == [PNG]
         kept = (await acme("GET", f"/v1/conversations/{conversation}/messages")).json["messages"]
@@ -348,8 +348,8 @@ async def test_the_pictures_of_a_tenant_make_room_for_newer_ones_of_its_own(
 
     keys = []
     for tenant, n in (("1", 1), ("2", 1), ("10", 1), ("1", 2), ("1", 3)):
-        told: Any = Told(tenant, n)
-        await shown.show(told, Image(media_type="image/png", content=PNG))
-        keys.append(told.write_key)
+        received: Any = Told(tenant, n)
+        await shown.show(received, Image(media_type="image/png", content=PNG))
+        keys.append(received.write_key)
     there = [key for key in keys if await shown.find([key])]
     assert there == keys[1:], "the first of tenant 1 is gone"

@@ -81,8 +81,8 @@ async def test_the_models_of_the_hub_and_their_aliases_may_be_named(named: str) 
     async with house(["hello"], **SAFE) as hub:
         acme = await hub.tenant("acme")
         assert (await acme("POST", "/v1/agents", uses(named))).status == 201
-        told = await acme.ask("hi", "/v1/agents/scout/chat")
-        assert told[-1][1]["ok"]
+        received = await acme.ask("hi", "/v1/agents/scout/chat")
+        assert received[-1][1]["ok"]
         assert hub.model.prompts[0].model == {"fast": "openai/small"}.get(named, named)
 
 
@@ -251,8 +251,10 @@ async def test_an_alert_is_raised_once_at_eighty_percent_and_once_at_the_end(cap
         acme = await hub.tenant("acme")
         for n in range(5):
             assert (await acme.ask("hi"))[-1][1]["ok"], n
-        told = [record.getMessage() for record in caplog.records if "% of the tokens" in record.getMessage()]
-        assert [line.split(" of ")[0].rpartition(":")[2].strip() for line in told] == ["80 %", "100 %"]
+        received = [
+            record.getMessage() for record in caplog.records if "% of the tokens" in record.getMessage()
+        ]
+        assert [line.split(" of ")[0].rpartition(":")[2].strip() for line in received] == ["80 %", "100 %"]
         metrics = hub.hub.metrics_text().decode()
         for percent in (80, 100):
             line = f'dragoman_hub_budget_alerts_total{{budget="tokens",percent="{percent}",tenant="{acme.tenant.id}"}} 1'

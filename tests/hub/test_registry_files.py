@@ -45,23 +45,25 @@ async def test_a_running_hub_follows_its_registries(tmp_path: Path) -> None:
     async with served(neighbour().app(store="memory:")) as url, opened_hub(reply, folder=tmp_path) as hub:
         acme = await hub.tenant("acme")
 
-        async def said() -> str:
+        async def last_prompt() -> str:
             await acme.ask("go")
             content: str = hub.model.prompts[-1].messages[-1].content
             return content
 
-        first = await said()
+        first = await last_prompt()
         assert "A2A unavailable" in first and "this hub has no MCP servers" in first
         write(tmp_path / "a2a_agents.json", {"agents": {"weather": {"url": url, "allow_private": True}}})
         write(tmp_path / "mcp_servers.json", {"servers": {"playwright": {"command": "/nowhere"}}})
         async with asyncio.timeout(60):
-            await until(said, lambda text: "weather — Knows" in text and "Available: playwright" in text)
+            await until(
+                last_prompt, lambda text: "weather — Knows" in text and "Available: playwright" in text
+            )
             # The files may have been read in the middle of the last message, after its first prompt: so one more.
-            await said()
+            await last_prompt()
             assert "/browse <url>" in hub.model.prompts[-1].system, "a browser that comes later is offered"
             assert "| weather — Knows" in hub.model.prompts[-2].messages[0].content, "also in the roster"
             write(tmp_path / "a2a_agents.json", {"agents": {}})
-            await until(said, lambda text: "A2A unavailable" in text)
+            await until(last_prompt, lambda text: "A2A unavailable" in text)
 
 
 async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
@@ -82,8 +84,8 @@ async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
     write(path, b'{"agents": {"b"')
     await file.check()
     await file.check()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert used == [["a"]] and len(told) == 1 and "The content from before stays in use" in told[0]
+    received = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert used == [["a"]] and len(received) == 1 and "The content from before stays in use" in received[0]
     with pytest.raises(InvalidParams, match="is no registry of agents"):
         read_registry(path)  # what `dragoman doctor` prints
     write(path, {"agents": {"b": {"url": "https://b.example"}}})

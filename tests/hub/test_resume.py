@@ -145,8 +145,8 @@ def shape(task: Task) -> dict[str, Any]:
 
 async def notes(home: House, task: str) -> list[str]:
     """What was told, but for what replies used that were lost: those depend on when that was."""
-    told = await home.notes(task)
-    return sorted(f"{name} {data}" for name, data in told if not data.get("estimated"))
+    received = await home.notes(task)
+    return sorted(f"{name} {data}" for name, data in received if not data.get("estimated"))
 
 
 async def steps(home: House, task: str, agent: str = "index") -> dict[tuple[str, str], Any]:
@@ -225,10 +225,10 @@ async def test_a_command_that_must_not_run_twice_does_not_wherever_the_hub_is_ki
         assert done.state is TaskState.COMPLETED, life
         assert set(tool.ran.values()) == {1} and len(tool.ran) == 4, f"{life}: {tool.ran}"
         assert len(await steps(home, root)) == every, life
-        told = await tool_calls(home, root)
-        broken = [event for event in told if event.pop("interrupted", False)]
+        received = await tool_calls(home, root)
+        broken = [event for event in received if event.pop("interrupted", False)]
         assert all(not event.pop("ok") for event in broken)
-        assert [{"ok": True, **event} for event in told] == calls, life
+        assert [{"ok": True, **event} for event in received] == calls, life
         prompts = [message.content for prompt in home.model.prompts for message in prompt.messages]
         asked = {content for content in prompts if INTERRUPTED in content}
         assert len(asked) == len(broken), "the model that asked for it is told, and no other"
@@ -241,8 +241,8 @@ async def test_a_command_that_must_not_run_twice_does_not_wherever_the_hub_is_ki
 
 async def tool_calls(home: House, task: str) -> list[dict[str, Any]]:
     """What readers hear of commands that ran."""
-    told = [{"ok": True, **data} for name, data in await home.notes(task) if name == "tool_call"]
-    return sorted(told, key=lambda data: (data["stream_id"], data["tool"]))
+    received = [{"ok": True, **data} for name, data in await home.notes(task) if name == "tool_call"]
+    return sorted(received, key=lambda data: (data["stream_id"], data["tool"]))
 
 
 class Speaking(asyncio.Event):
@@ -291,7 +291,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
     )
     reading = HubEventReader(tenant, StoredRequest(request_id=root, agent_id="index"))
     heard = [event for record in records for event in reading.read(record)]
-    assert spoken([(event.kind, event.payload) for event in heard], 0) == text
+    assert stream_text([(event.kind, event.payload) for event in heard], 0) == text
     await home.close()
 
 
@@ -320,14 +320,14 @@ async def test_different_text_of_a_delegated_agent_after_a_crash_replaces_its_ea
     root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
     asking.cancel()
     await home.close()
-    told = spoken(await home.notes(root), 1)
-    assert told and whole.startswith(told)
+    received = stream_text(await home.notes(root), 1)
+    assert received and whole.startswith(received)
     home = await House(store).open({"Index": parent[1:], "A": [again, whole]}, *AGENTS)
     done = await finish(home, root)
     assert done.state is TaskState.COMPLETED
     notes = await home.notes(root)
-    assert spoken(notes, 1) == (again if isinstance(again, str) else "")
-    assert spoken(notes, 2) == whole
+    assert stream_text(notes, 1) == (again if isinstance(again, str) else "")
+    assert stream_text(notes, 2) == whole
     if again == whole:
         assert not any(data.get("replaces") for _, data in notes)
     await home.close()
@@ -456,7 +456,7 @@ MODELS = ("model/", "advise/", "gate/")
 """Steps that are a call of a model."""
 
 
-def spoken(events: list[tuple[str, dict[str, Any]]], stream: int) -> str:
+def stream_text(events: list[tuple[str, dict[str, Any]]], stream: int) -> str:
     """What a reader has of a stream's text."""
     text = ""
     for kind, data in events:

@@ -25,9 +25,9 @@ async def rows(hub: House, table: str) -> list[dict[str, Any]]:
 
 
 async def request_of(caller: Caller, **body: Any) -> str:
-    told = await caller.ask("hello", **body)
-    assert told[-1][0] == "done" and told[-1][1]["ok"], told[-1]
-    id: str = told[-1][1]["request_id"]
+    received = await caller.ask("hello", **body)
+    assert received[-1][0] == "done" and received[-1][1]["ok"], received[-1]
+    id: str = received[-1][1]["request_id"]
     return id
 
 
@@ -65,10 +65,10 @@ async def test_a_request_that_waits_for_an_answer_too_long_is_canceled_and_then_
 
     async with house(lambda prompt: "hi", folder=tmp_path, code=[asker]) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("go", agent="asker")
-        assert told[-1][1]["error_code"] == "input-required"
+        received = await acme.ask("go", agent="asker")
+        assert received[-1][1]["error_code"] == "input-required"
         await request_of(acme)
-        waits: str = told[-1][1]["request_id"]
+        waits: str = received[-1][1]["request_id"]
         patient, strict = retention(hub, LATER + 60), retention(hub)
         await patient.delete_batch()
         assert (await acme("GET", f"/v1/requests/{waits}")).json["request"]["state"] == "input-required"

@@ -26,10 +26,10 @@ async def ada(home: House) -> Caller:
     return await home.tenant("ada")
 
 
-def paired(told: list[tuple[str, Any]]) -> bool:
+def paired(received: list[tuple[str, Any]]) -> bool:
     """Every stream that began has ended, once."""
-    begun = sorted(payload["stream_id"] for kind, payload in told if kind == "stream_start")
-    ended = sorted(payload["stream_id"] for kind, payload in told if kind == "stream_end")
+    begun = sorted(payload["stream_id"] for kind, payload in received if kind == "stream_start")
+    ended = sorted(payload["stream_id"] for kind, payload in received if kind == "stream_end")
     return begun == ended != []
 
 
@@ -45,10 +45,10 @@ async def test_a_cancel_ends_the_streams_of_the_agents_that_were_asked_too() -> 
         running = ada.open("POST", "/v1/orchestrate", {"message": "go"})
         await running.until(lambda: b"event: agent_start" in running.body)
         await ada("POST", f"/v1/requests/{running.headers['x-request-id']}/cancel")
-        told = events(await running.end())
-        assert told[-1][1]["error_code"] == "cancelled"
-        assert paired(told)
-        ends = [payload for kind, payload in told if kind == "stream_end"]
+        received = events(await running.end())
+        assert received[-1][1]["error_code"] == "cancelled"
+        assert paired(received)
+        ends = [payload for kind, payload in received if kind == "stream_end"]
         assert {"agent": "scout", "stream_id": 1, "ok": False} in ends
 
 
@@ -58,10 +58,10 @@ async def test_an_agent_that_breaks_down_ends_its_stream() -> None:
 
     async with house(broken) as home:
         ada = await home.tenant("ada")
-        told = await ada.ask("go")
-        assert paired(told)
-        assert told[-1][1]["error_code"] == "internal_error"
-        assert "secret" not in str(told)
+        received = await ada.ask("go")
+        assert paired(received)
+        assert received[-1][1]["error_code"] == "internal_error"
+        assert "secret" not in str(received)
 
 
 # -- Arbiter's dialect ----------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ async def test_a_repeated_streamed_message_streams_from_the_start(ada: Caller) -
 
 async def test_a_subscription_to_a_finished_task_gets_only_its_end(ada: Caller) -> None:
     task = (await ada.rpc("index", "message/send", message("hi"))).json["result"]
-    told = (await ada.rpc("index", "tasks/resubscribe", {"id": task["id"]})).results()
-    assert [(each["status"]["state"], each["final"]) for each in told] == [("completed", True)]
+    received = (await ada.rpc("index", "tasks/resubscribe", {"id": task["id"]})).results()
+    assert [(each["status"]["state"], each["final"]) for each in received] == [("completed", True)]
 
 
 async def test_an_answer_that_came_in_pieces_is_one_text_in_the_task(ada: Caller) -> None:
@@ -189,8 +189,8 @@ async def test_the_label_of_a_command_has_no_content() -> None:
     replies = ["/mem write a secret\n/mem shared write another\n/mem add link 1 refines 2", "So."]
     async with house(replies) as home:
         ada = await home.tenant("ada")
-        told = await ada.ask("go")
-        called = [payload["tool"] for kind, payload in told if kind == "tool_call"]
+        received = await ada.ask("go")
+        called = [payload["tool"] for kind, payload in received if kind == "tool_call"]
         assert called == ["mem:write", "mem:shared write", "mem:add link"]
         fed = home.model.prompts[1].messages[-1].content
         assert fed.count("[END MEMORY]") == 2 and fed.count("[END SHARED MEMORY]") == 1
@@ -211,8 +211,8 @@ async def work(text: str, turn: Turn) -> str:
 async def test_an_agent_that_is_code_gets_the_task_and_nothing_around_it() -> None:
     async with house(["/agent worker sweep the floor", "So."], code=[WORKER]) as home:
         ada = await home.tenant("ada")
-        told = await ada.ask("go")
-        answers = [payload["content"] for kind, payload in told if kind == "sub_agent_response"]
+        received = await ada.ask("go")
+        answers = [payload["content"] for kind, payload in received if kind == "sub_agent_response"]
         assert answers == ["sweep the floor\ndone: sweep the floor"]
 
 
@@ -231,8 +231,8 @@ async def test_a_delegated_agent_gets_the_original_request() -> None:
 async def test_artifacts_of_python_agents_are_separate_lines_of_the_answer() -> None:
     async with house(code=[WORKER]) as home:
         ada = await home.tenant("ada")
-        told = await ada.ask("sweep", "/v1/agents/worker/chat")
-        assert told[-1][1]["content"] == "sweep\ndone: sweep"
+        received = await ada.ask("sweep", "/v1/agents/worker/chat")
+        assert received[-1][1]["content"] == "sweep\ndone: sweep"
 
 
 async def test_a_task_of_an_0_1_client_is_answered_in_its_dialect(ada: Caller) -> None:

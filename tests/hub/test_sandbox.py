@@ -501,7 +501,7 @@ class Docker:
         )
 
     @property
-    def told(self) -> list[str]:
+    def calls(self) -> list[str]:
         return self._log.read_text().splitlines()
 
     def counted(self, what: str) -> bool:
@@ -517,7 +517,7 @@ async def test_a_tenant_has_a_container_with_nothing_but_its_folder(docker: Dock
     sandbox = Sandbox(tmp_path / "w", docker.cell, seconds=10.0)
     assert (await sandbox.run("1", "echo $((1 + 1)) > x; cat x")).output == "2\n"
     assert (await sandbox.run("1", "cat x")).output == "2\n"
-    (started,) = [line for line in docker.told if line.startswith("run ")]
+    (started,) = [line for line in docker.calls if line.startswith("run ")]
     for option in (
         "--network=none",
         "--read-only",
@@ -532,7 +532,7 @@ async def test_a_tenant_has_a_container_with_nothing_but_its_folder(docker: Dock
         assert option in started
     assert docker.counted("container_started_total 1") and docker.counted("containers_running 1")
     await sandbox.close()
-    assert docker.told[-1].startswith("rm --force dragoman-") and docker.counted("containers_running 0")
+    assert docker.calls[-1].startswith("rm --force dragoman-") and docker.counted("containers_running 0")
 
 
 async def test_a_container_goes_when_it_is_idle_or_a_command_was_killed_in_it(
@@ -558,7 +558,7 @@ async def test_a_container_that_a_hub_left_behind_goes_with_what_runs_in_it(
     sandbox = Sandbox(tmp_path / "w", docker.cell, seconds=10.0)
     await sandbox.run("1", "true")
     await sandbox.run("1", "true")
-    assert [line.split()[0] for line in docker.told] == ["rm", "run", "exec", "inspect", "exec"]
+    assert [line.split()[0] for line in docker.calls] == ["rm", "run", "exec", "inspect", "exec"]
     assert docker.counted("containers_running 1")
     await sandbox.close()
 
@@ -569,7 +569,7 @@ async def test_a_container_of_a_hub_that_is_roots_is_nobodys(tmp_path: Path) -> 
     cell = Container("img", program=str(given.program), owner=NOBODY)
     sandbox = Sandbox(tmp_path / "w", cell, seconds=10.0, owner=NOBODY)
     await sandbox.run("1", "true")
-    assert any("--user=65534:65534" in line for line in given.told)
+    assert any("--user=65534:65534" in line for line in given.calls)
     assert (tmp_path / "w" / "t1").stat().st_uid == 65534
     await sandbox.close()
 

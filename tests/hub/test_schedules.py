@@ -329,10 +329,10 @@ async def test_a_notification_stream_has_only_runs_of_its_tenant() -> None:
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
         clock.now += 60
         await ended(scheduler, acme, 1)
-        told = [(await asyncio.wait_for(anext(mine), 5))[0] for _ in range(2)]
-        assert [event.kind for event in told] == ["notification"] * 2
-        assert [event.payload["kind"] for event in told] == ["run.started", "run.completed"]
-        assert told[1].payload["result_summary"] == "All green."
+        received = [(await asyncio.wait_for(anext(mine), 5))[0] for _ in range(2)]
+        assert [event.kind for event in received] == ["notification"] * 2
+        assert [event.payload["kind"] for event in received] == ["run.started", "run.completed"]
+        assert received[1].payload["result_summary"] == "All green."
         waiting = asyncio.ensure_future(anext(theirs))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -352,17 +352,17 @@ async def test_a_notification_stream_continues_after_its_last_event_also_at_a_ne
         monkeypatch.setattr("dragoman.hub.schedules.scheduler.CHECK_SECONDS", 0.01)
         elsewhere = Scheduler(hub.hub, Schedules(hub.hub.database))
         heard = elsewhere.listen(acme.tenant, after=1)
-        told = [(await asyncio.wait_for(anext(heard), 5))[0] for _ in range(4)]
-        assert [event.payload.get("kind") for event in told] == [
+        received = [(await asyncio.wait_for(anext(heard), 5))[0] for _ in range(4)]
+        assert [event.payload.get("kind") for event in received] == [
             None,
             "run.completed",
             "run.started",
             "run.completed",
         ]
-        live = acme.open("GET", "/v1/notifications/stream", last_event_id=str(told[2].seq))
+        live = acme.open("GET", "/v1/notifications/stream", last_event_id=str(received[2].seq))
         await live.until(lambda: b"Still green." in live.body)
         assert b"All green." not in live.body
-        assert f"id: {told[3].seq}\n".encode() in live.body
+        assert f"id: {received[3].seq}\n".encode() in live.body
         await scheduler.schedules.add(acme.tenant.id, "index", "in 2 hours", "look")
         clock.now += 7200
         await ended(scheduler, acme, 3)
@@ -391,8 +391,8 @@ async def test_agents_schedule_their_own_work() -> None:
     async with house(replies) as hub:
         acme = await hub.tenant("acme")
         await acme("POST", "/v1/agents", {**SCOUT, "capabilities": ["schedule"]})
-        told = events(await acme("POST", "/v1/agents/scout/chat", {"message": "go"}))
-        assert told[-1][1]["content"] == "Scheduled."
+        received = events(await acme("POST", "/v1/agents/scout/chat", {"message": "go"}))
+        assert received[-1][1]["content"] == "Scheduled."
         said = hub.model.prompts[1].messages[-1].content
         assert "OK: scheduled #1: in 2 hours (" in said and "), for scout" in said
         assert "OK: - #2 [paused] every day at 09:00, for scout: sum up" in said

@@ -85,8 +85,8 @@ async def test_an_agent_searches_with_the_engine_of_the_hub() -> None:
         }
         async with house(["/search green tea top=2", "Done."], **engine) as hub:
             acme = await hub.tenant("acme")
-            told = await acme.ask("look it up")
-            assert told[-1][1]["ok"]
+            received = await acme.ask("look it up")
+            assert received[-1][1]["ok"]
             assert (
                 "| 1. Tea — a drink\n|    https://tea.example" in hub.model.prompts[-1].messages[-1].content
             )

@@ -64,8 +64,8 @@ async def test_what_one_hub_stores_is_at_the_others_at_once(tmp_path: Any) -> No
         assert listed["request_id"] == said[-1][1]["request_id"] and listed["agent_id"] == "scout"
         talk = (await there("POST", "/v1/conversations", {})).json["id"]
         await here.ask("hello", f"/v1/conversations/{talk}/messages")
-        told = (await there("GET", f"/v1/conversations/{talk}/messages")).json["messages"]
-        assert [each["content"] for each in told] == ["hello", "Found."]
+        received = (await there("GET", f"/v1/conversations/{talk}/messages")).json["messages"]
+        assert [each["content"] for each in received] == ["hello", "Found."]
         await there("POST", "/v1/memory/entries", {"type": "user", "title": "Likes rivers"})
         found = (await here("GET", "/v1/memory/entries?q=river")).json["entries"]
         assert [each["title"] for each in found] == ["Likes rivers"]

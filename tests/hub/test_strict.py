@@ -26,8 +26,8 @@ async def test_the_five_methods_answer_as_before(ada: Caller) -> None:
         ]
         assert task["status"]["state"] == "completed" and task["kind"] == "task"
     assert (await ada.rpc("index", "tasks/get", {"id": task["id"]})).json["result"]["id"] == task["id"]
-    told = (await ada.rpc("index", "message/stream", message("hi", "s"))).results()
-    assert told[-1]["final"] is True
+    received = (await ada.rpc("index", "message/stream", message("hi", "s"))).results()
+    assert received[-1]["final"] is True
     (end,) = (await ada.rpc("index", "tasks/resubscribe", {"id": task["id"]})).results()
     assert end["final"] is True
     canceled = await ada.rpc("index", "tasks/cancel", {"id": task["id"]})

@@ -68,7 +68,7 @@ def contents(folder: Path) -> list[str]:
     return [path.name for path in (folder / "blobs").rglob("*") if path.is_file()]
 
 
-async def gone(hub: House) -> bool:
+async def deletions_done(hub: House) -> bool:
     listed = (await hub.admin("GET", "/v1/admin/deletions")).json["deletions"]
     return bool(listed) and all(each["done_at"] for each in listed)
 
@@ -89,7 +89,7 @@ async def test_nothing_of_a_deleted_tenant_is_left_and_others_keep_what_they_hav
         assert answer.status == 202 and answer.json == {"tenant": acme.tenant.id, "deleting": True}
         assert (await acme("GET", "/v1/agents")).status == 401
         assert (await hub.admin("GET", f"/v1/admin/tenants/{acme.tenant.id}")).status == 404
-        await until(lambda: gone(hub))
+        await until(lambda: deletions_done(hub))
         assert not workspace.exists() and contents(tmp_path) == []
         if not ON_POSTGRES:
             assert traces(tmp_path) == []
@@ -109,7 +109,7 @@ async def test_a_new_tenant_of_the_same_name_is_another_one() -> None:
         await hub.admin("DELETE", "/v1/admin/tenants/acme")
         again = await hub.tenant("acme")
         assert again.tenant.id > acme.tenant.id
-        await until(lambda: gone(hub))
+        await until(lambda: deletions_done(hub))
         for path in ("/v1/requests", "/v1/conversations", "/v1/memory/entries", "/v1/todos", "/v1/artifacts"):
             assert MARK not in (await again("GET", path)).body.decode()
         assert (await acme("GET", "/v1/agents")).status == 401
@@ -123,7 +123,7 @@ async def test_running_work_is_stopped_before_it_is_deleted() -> None:
         await live.until(lambda: b"word" in live.body)
         await hub.admin("DELETE", "/v1/admin/tenants/acme")
         await live.end()
-        await until(lambda: gone(hub))
+        await until(lambda: deletions_done(hub))
         assert hub.hub.quotas.counts() == {} and len(hub.model.prompts) == 1
 
 
@@ -162,9 +162,9 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
         await hub.hub.deletion.begin(acme.tenant, actor="admin")
         await hub.hub._store.purge_tenant(acme.tenant.key, limit=1)
         assert await hub.hub.deletion.deletions.delete_rows(acme.tenant.id)
-        assert not await gone(hub)
+        assert not await deletions_done(hub)
     async with house(folder=tmp_path) as hub:
-        await until(lambda: gone(hub))
+        await until(lambda: deletions_done(hub))
     if not ON_POSTGRES:
         assert traces(tmp_path) == []
 
@@ -197,7 +197,7 @@ async def test_a_tenant_that_one_hub_deletes_is_gone_at_the_others(tmp_path: Pat
         assert b"cancel" in (await live.end()).body
         for each in (one, two):
             assert (await at(each, acme)("GET", "/v1/requests")).status == 401
-        await until(lambda: gone(two))
+        await until(lambda: deletions_done(two))
         rows: Any = await two.hub.database.all("select name from tenants")
         assert list(rows) == []
         actions = [e["action"] for e in (await two.admin("GET", "/v1/admin/audit")).json["entries"]]

@@ -54,8 +54,8 @@ async def test_hubs_ask_each_other(tmp_path: Path) -> None:
     ):
         umbrella = Caller(far.app, token, tenant)
         await umbrella("POST", "/v1/agents", SCOUT)
-        told = await umbrella.ask("how are the neighbours?")
-        assert told[-1][1]["content"] == "They know it rains."
+        received = await umbrella.ask("how are the neighbours?")
+        assert received[-1][1]["content"] == "They know it rains."
         assert "Over there it rains." in far.model.prompts[-1].messages[-1].content
         assert "It rains." in near.model.prompts[-1].messages[-1].content
         assert far.model.prompts[1].messages[-1].content == "look outside", (
@@ -74,9 +74,9 @@ async def test_a_neighbour_that_is_not_there_is_a_failed_command_and_no_failed_r
     register(tmp_path, "http://127.0.0.1:9", "index", token="none")
     async with house(["/a2a call neighbour hello?", "Nobody is there."], folder=tmp_path) as hub:
         acme = await hub.tenant("acme")
-        told = await acme.ask("hello")
-        (call,) = [payload for kind, payload in told if kind == "tool_call"]
-        assert call["ok"] is False and told[-1][1]["content"] == "Nobody is there."
+        received = await acme.ask("hello")
+        (call,) = [payload for kind, payload in received if kind == "tool_call"]
+        assert call["ok"] is False and received[-1][1]["content"] == "Nobody is there."
 
 
 async def test_canceling_here_cancels_there(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ async def test_canceling_here_cancels_there(tmp_path: Path) -> None:
             await acme.rpc("index", "tasks/cancel", {"id": id})
             assert (await live.end()).results()[-1]["status"]["state"] == "canceled"
             (request,) = (await umbrella("GET", "/v1/requests")).json["requests"]
-            told = events(await umbrella("GET", f"/v1/requests/{request['request_id']}/events"))
-            assert told[-1][1]["error_code"] == "cancelled"
+            received = events(await umbrella("GET", f"/v1/requests/{request['request_id']}/events"))
+            assert received[-1][1]["error_code"] == "cancelled"

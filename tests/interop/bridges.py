@@ -24,7 +24,7 @@ from urllib.request import urlopen
 from dragoman.bridge.application import make_bridge
 from dragoman.bridge.settings import one_route
 from dragoman.server.runtime import running
-from tests.interop.matrix import FROM_THEM, TO_THEM, align, shown, write_between
+from tests.interop.matrix import FROM_THEM, TO_THEM, align, display_name, write_between
 from tests.interop.running import Outcome, checks_at, serving
 from tests.ports import free_port
 from tests.waiting import block_until
@@ -145,10 +145,17 @@ class CrossingMatrix:
 
     def table(self, mode: str) -> str:
         callers = list(dict.fromkeys((client.library, client.version) for client in CLIENT_WAYS))
-        rows = [["server", "binding", "A2A", *(f"{shown(name)}, A2A {version}" for name, version in callers)]]
+        rows = [
+            [
+                "server",
+                "binding",
+                "A2A",
+                *(f"{display_name(name)}, A2A {version}" for name, version in callers),
+            ]
+        ]
         for server in SERVER_WAYS:
             cells = [self._cell(mode, server, library, version) for library, version in callers]
-            rows.append([shown(server.library), shown(server.binding), server.version, *cells])
+            rows.append([display_name(server.library), display_name(server.binding), server.version, *cells])
         return align(rows)
 
     def _cell(self, mode: str, server: Way, library: str, version: str) -> str:
@@ -157,7 +164,7 @@ class CrossingMatrix:
         for client in CLIENT_WAYS:
             crossing = Crossing(mode, client, server)
             if (client.library, client.version) == (library, version) and crossing in self._found:
-                signs.setdefault(self._sign(crossing), []).append(shown(client.binding))
+                signs.setdefault(self._sign(crossing), []).append(display_name(client.binding))
         first, *others = signs.items() or [("", [""])]
         return "; ".join([first[0], *(f"{' and '.join(bindings)}: {sign}" for sign, bindings in others)])
 

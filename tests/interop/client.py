@@ -41,7 +41,7 @@ async def outcomes(url: str, *, version: str = "", binding: str = "JSONRPC") -> 
     return found
 
 
-async def said(agent: Client, *content: object) -> Reply:
+async def send_and_wait(agent: Client, *content: object) -> Reply:
     """Send, and wait as long as it takes: not every server does that by itself."""
     return await (await agent.send(*content)).wait()
 
@@ -52,7 +52,7 @@ async def card(agent: Client) -> str:
 
 
 async def send(agent: Client) -> str:
-    reply = await said(agent, "hello")
+    reply = await send_and_wait(agent, "hello")
     assert reply.state is TaskState.COMPLETED, reply.state
     assert [artifact.text for artifact in reply.artifacts] == ["hello"]
     assert reply.id and reply.context_id
@@ -63,13 +63,13 @@ async def send(agent: Client) -> str:
 async def message(agent: Client) -> None:
     if agent.version in ("0.1", "draft", "arbiter"):
         raise Absent("there is no answer without a task in this version")
-    reply = await said(agent, "message")
+    reply = await send_and_wait(agent, "message")
     assert reply.message is not None, "a task"
     assert reply == "just a message"
 
 
 async def fail(agent: Client) -> None:
-    assert (await said(agent, "fail")).state is TaskState.FAILED
+    assert (await send_and_wait(agent, "fail")).state is TaskState.FAILED
 
 
 async def parts(agent: Client) -> None:
@@ -80,7 +80,7 @@ async def parts(agent: Client) -> None:
         Part(raw=raw, filename="all.bin", media_type="application/octet-stream"),
         Part(url="https://example.com/a.png", media_type="image/png"),
     )
-    (artifact,) = (await said(agent, "parts", *sent)).artifacts
+    (artifact,) = (await send_and_wait(agent, "parts", *sent)).artifacts
     came = artifact.parts
     assert came[0].data == data
     assert (came[1].raw, came[1].filename, came[1].media_type) == (raw, "all.bin", "application/octet-stream")
@@ -101,14 +101,14 @@ async def stream(agent: Client) -> str:
 
 
 async def get(agent: Client) -> None:
-    sent = await said(agent, "hello")
+    sent = await send_and_wait(agent, "hello")
     task = await agent.get(sent.id)
     assert task.state is TaskState.COMPLETED
     assert [artifact.text for artifact in task.artifacts] == ["hello"]
 
 
 async def list_(agent: Client) -> str:
-    sent = await said(agent, "hello")
+    sent = await send_and_wait(agent, "hello")
     try:
         found = [task.id async for task in agent.list(context=sent.context_id)]
     except (UnsupportedOperation, MethodNotFound) as error:
@@ -168,7 +168,7 @@ async def unknown_task(agent: Client) -> str:
 
 
 async def finished_task(agent: Client) -> str:
-    done = await said(agent, "hello")
+    done = await send_and_wait(agent, "hello")
     try:
         await agent.send("more", task=done.id, context=done.context_id)
     except A2AError as error:

@@ -146,6 +146,6 @@ def align(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """A library or a binding as the tables name it."""
     return _NAMES.get(name, name)

@@ -62,7 +62,7 @@ class Served:
         self.server, self.folder, self.framework = server, folder, framework
         self.client: Client
 
-    def made(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         return (self.folder / name).exists()
 
     @property
@@ -231,7 +231,7 @@ async def test_an_answer_that_is_another_after_a_kill_replaces_what_was_sent(ser
 
 async def test_a_tool_that_has_answered_before_a_kill_does_not_run_again(served: Served) -> None:
     sent = await served.client.send("once", wait=False)
-    await until(lambda: served.made("waits"))
+    await until(lambda: served.has_file("waits"))
     await served.crash()
     (served.folder / "gate").touch()
     reply = await served.client.wait(sent.id)
@@ -241,9 +241,9 @@ async def test_a_tool_that_has_answered_before_a_kill_does_not_run_again(served:
 
 async def test_cancel_stops_the_model_call(served: Served) -> None:
     sent = await served.client.send("hang", wait=False)
-    await until(lambda: served.made("started"))
+    await until(lambda: served.has_file("started"))
     await served.client.cancel(sent.id)
-    await until(lambda: served.made("stopped"))
+    await until(lambda: served.has_file("stopped"))
     task = await served.client.get(sent.id)
     assert task.state is TaskState.CANCELED
 
@@ -418,7 +418,7 @@ async def test_workflows_of_agent_framework_ask_and_continue_after_a_kill(tmp_pa
                 await served.crash()
                 answers = {each.key: "yes" if "Paris" in each.text else "no" for each in reply.questions}
                 sent = await trips.send(Part(data=answers), task=reply.id, wait=False)
-                await until(lambda: served.made("waits"))
+                await until(lambda: served.has_file("waits"))
                 await served.crash()  # after the superstep that booked
                 (served.folder / "gate").touch()
                 done = await trips.wait(sent.id)
@@ -505,9 +505,9 @@ async def test_an_executor_of_the_sdk_runs_as_it_is(framework: str, tmp_path: Pa
         with pytest.raises(TaskFailed, match="not here"):
             await client("refuse")
         sent = await client.send("hang", wait=False)
-        await until(lambda: served.made("started"))
+        await until(lambda: served.has_file("started"))
         await client.cancel(sent.id)
-        assert served.made("stopped")
+        assert served.has_file("stopped")
 
 
 DESK = """

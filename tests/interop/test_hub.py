@@ -55,10 +55,10 @@ async def test_an_agent_of_a_hub_asks_their_servers(library: str, tmp_path: Path
         (tmp_path / "a2a_agents.json").write_bytes(msgspec.json.encode({"agents": {"theirs": entry}}))
         async with house(["/a2a call theirs hello", "They answered."], folder=tmp_path) as hub:
             acme = await hub.tenant("acme")
-            told = await acme.ask("ask them")
-            (call,) = [payload for kind, payload in told if kind == "tool_call"]
+            received = await acme.ask("ask them")
+            (call,) = [payload for kind, payload in received if kind == "tool_call"]
             assert call["ok"] is True, hub.model.prompts[-1].messages[-1].content
-            assert told[-1][1]["content"] == "They answered."
+            assert received[-1][1]["content"] == "They answered."
     finally:
         await asyncio.to_thread(server.__exit__, None, None, None)
 

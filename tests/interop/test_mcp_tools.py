@@ -132,10 +132,10 @@ async def test_servers_of_another_language_side_by_side(tmp_path: Path) -> None:
     async with agent_with(time, git) as client:
         names = (await client("which", skill="names")).data
         assert {"time_get_current_time", "git_git_status"} <= set(names)
-        told = await use(
+        received = await use(
             client, "convert_time", source_timezone="UTC", time="12:00", target_timezone="Europe/Berlin"
         )
-        assert "Europe/Berlin" in told["text"]
+        assert "Europe/Berlin" in received["text"]
         assert "a.txt" in (await use(client, "git_status", repo_path=str(tmp_path)))["text"]
         assert (await use(client, "get_current_time", timezone="Nowhere/None"))["why"] == "error"
 

@@ -57,7 +57,7 @@ CARDS: dict[str, dict[str, Any]] = {
 }
 
 
-def asked(sdk: str, verb: str, **question: Any) -> Any:
+def ask(sdk: str, verb: str, **question: Any) -> Any:
     install(sdk)
     run = subprocess.run(
         command(sdk, SDKS[sdk], verb), input=json.dumps(question), capture_output=True, text=True, timeout=60
@@ -77,14 +77,14 @@ def test_our_signature_is_good_there(sdk: str, name: str) -> None:
     for key in KEYS.values():
         ring = KeyRing((key,))
         card = signed(CARDS[name], key)
-        assert asked(sdk, "verify", card=card, keys=ring.public()) == {"ok": True}
+        assert ask(sdk, "verify", card=card, keys=ring.public()) == {"ok": True}
 
 
 @pytest.mark.parametrize("sdk", SDKS)
 def test_a_card_that_was_changed_is_not(sdk: str) -> None:
     key = KEYS["ES256"]
     forged = {**signed(SECURED, key), "name": "Evil"}
-    assert not asked(sdk, "verify", card=forged, keys=KeyRing((key,)).public())["ok"]
+    assert not ask(sdk, "verify", card=forged, keys=KeyRing((key,)).public())["ok"]
 
 
 @pytest.mark.parametrize("sdk", SDKS)
@@ -92,7 +92,7 @@ def test_a_card_that_was_changed_is_not(sdk: str) -> None:
 async def test_their_signature_is_good_here(sdk: str, name: str) -> None:
     for algorithm, key in KEYS.items():
         private = {**key.key.as_dict(private=True), "kid": key.kid, "alg": algorithm}
-        card = asked(sdk, "sign", card=CARDS[name], key=private)
+        card = ask(sdk, "sign", card=CARDS[name], key=private)
         found = await Trust(KeyRing((key,)).public()).verify(card, Pages())
         assert found.kid == key.kid and found.form in (SPEC, SDK)
         assert found.document["name"] == CARDS[name]["name"]
@@ -104,7 +104,7 @@ def test_the_official_verifiers_need_the_second_signature(sdk: str) -> None:
     key, card = KEYS["ES256"], CARDS["no scopes"]
     [only] = sign_card(card, key.key, "ES256", key.kid, for_sdks=False)
     card = {**card, "signatures": [{"protected": only.protected, "signature": only.signature}]}
-    assert not asked(sdk, "verify", card=card, keys=KeyRing((key,)).public())["ok"]
+    assert not ask(sdk, "verify", card=card, keys=KeyRing((key,)).public())["ok"]
 
 
 EVERY_SCHEME = [
@@ -130,5 +130,5 @@ async def test_their_resolver_accepts_the_card_that_it_gets_by_default(auth: Any
     agent = secure_agent(auth=auth) if auth else secure_agent(auth=(), extended_card=None)
     app = application(agent, store="memory:", keys=KeyRing(list(KEYS.values())), public_url=url)
     async with running(app, port=port):
-        found = await asyncio.to_thread(asked, "a2a-sdk-1.3.0", "resolve", url=url)
+        found = await asyncio.to_thread(ask, "a2a-sdk-1.3.0", "resolve", url=url)
     assert found["ok"] and found["name"] == agent.name, found

@@ -163,7 +163,7 @@ class Progress:
             self.said.append(message or "")
             self._more.notify_all()
 
-    async def heard(self, text: str) -> None:
+    async def wait_for(self, text: str) -> None:
         async with self._more:
             await self._more.wait_for(lambda: text in self.said)
 

@@ -49,7 +49,7 @@ async def test_a_canceled_call_cancels_the_task_of_the_same_server(era: str) -> 
     async with running(desk.agent().app(store="memory:", mcp=True)) as url:
         async with Client(f"{url}/mcp", mode=era) as client:
             call = asyncio.create_task(client.call_tool("plan", {"text": "x"}, progress_callback=progress))
-            await progress.heard("reading maps")
+            await progress.wait_for("reading maps")
             call.cancel()
             await desk.stopped.wait()
             with pytest.raises(asyncio.CancelledError):
@@ -232,7 +232,7 @@ async def test_a_call_returns_when_the_server_stops_and_its_task_goes_on(era: st
         await client.__aenter__()
         await client.list_tools()
         call = asyncio.create_task(client.call_tool("plan", {"text": "x"}, progress_callback=progress))
-        await progress.heard("reading maps")
+        await progress.wait_for("reading maps")
     result = await call
     assert "not finished: working" in texts(result)[-1]
     await client.__aexit__(None, None, None)

@@ -108,7 +108,7 @@ async def test_a_canceled_call_cancels_the_task(transport: str, era: str) -> Non
     desk, progress = Desk(), Progress()
     async with served(desk.agent()) as url, client_of(url, transport, era) as client:
         call = asyncio.create_task(client.call_tool("plan", {"text": "far"}, progress_callback=progress))
-        await progress.heard("reading maps")
+        await progress.wait_for("reading maps")
         call.cancel()
         await desk.stopped.wait()
         with pytest.raises(asyncio.CancelledError):
@@ -125,7 +125,7 @@ async def test_a_canceled_check_cancels_no_task(era: str) -> None:
         begun = await client.call_tool("plan", {"text": "far"})
         check = {"task_id": task_id(begun), "wait_seconds": 60}
         call = asyncio.create_task(client.call_tool("check_task", check, progress_callback=progress))
-        await progress.heard("reading maps")
+        await progress.wait_for("reading maps")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -166,7 +166,7 @@ async def test_a_server_that_ends_in_the_middle_of_a_call_cancels_nothing() -> N
     async with served(desk.agent()) as url:
         async with Client(command(url), mode="legacy") as client:
             call = asyncio.create_task(client.call_tool("plan", {"text": "far"}, progress_callback=progress))
-            await progress.heard("reading maps")
+            await progress.wait_for("reading maps")
         with pytest.raises(MCPError):
             await call
         desk.go_on.set()

@@ -32,7 +32,7 @@ def tools_of(folder: Path, **options: Any) -> McpTools:
     return mcp([sys.executable, str(SCRIPT), str(folder)], **{"name": "tools", **options})
 
 
-async def sent(client: Client, content: Any, **options: Any) -> Task:
+async def send(client: Client, content: Any, **options: Any) -> Task:
     """The task after a message."""
     reply = await client.send(content, **options)
     assert reply.task is not None
@@ -190,7 +190,7 @@ async def test_calls_share_one_process_and_a_dead_one_is_started_again(shared: S
     first, second = [(await shared.use("process"))["text"] for _ in range(2)]
     assert first == second
     os.kill(int(first), signal.SIGKILL)
-    await until(lambda: _gone(int(first)))
+    await until(lambda: _has_ended(int(first)))
     third = (await shared.use("process"))["text"]
     assert third not in (first, "")
 
@@ -207,22 +207,22 @@ async def test_a_question_of_the_server_goes_to_the_caller_and_its_answer_to_the
     shared: Shared,
 ) -> None:
     before = shared.calls("book")
-    task = await sent(shared.client, {"tool": "book"}, skill="use")
+    task = await send(shared.client, {"tool": "book"}, skill="use")
     assert task.state is TaskState.INPUT_REQUIRED and task.status.message is not None
     assert task.status.message.text == "Which city?"
     (question,) = questions_in(task.status.message.metadata)
     assert question.schema is not None and question.schema["required"] == ["city"]
-    task = await sent(shared.client, {"city": 7}, task=task.id)
+    task = await send(shared.client, {"city": 7}, task=task.id)
     assert task.state is TaskState.INPUT_REQUIRED
-    task = await sent(shared.client, "Rome", task=task.id)
+    task = await send(shared.client, "Rome", task=task.id)
     assert task.state is TaskState.COMPLETED and "booked Rome" in str(data_of(task))
     assert shared.calls("book") == before + 1
 
 
 async def test_a_question_may_be_declined(shared: Shared) -> None:
-    task = await sent(shared.client, {"tool": "book"}, skill="handle")
+    task = await send(shared.client, {"tool": "book"}, skill="handle")
     before = shared.calls("book")
-    task = await sent(shared.client, "decline", task=task.id)
+    task = await send(shared.client, "decline", task=task.id)
     assert task.state is TaskState.COMPLETED and data_of(task)["why"] == "error"
     assert shared.calls("book") == before
 
@@ -233,7 +233,7 @@ async def test_a_question_may_be_declined(shared: Shared) -> None:
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_a_cancel_reaches_the_tool(tmp_path: Path, legacy: bool) -> None:
     async with connected(tools_of(tmp_path, legacy=legacy)) as client:
-        task = await sent(client, {"tool": "slow_look"}, skill="use", wait=False)
+        task = await send(client, {"tool": "slow_look"}, skill="use", wait=False)
         await until(lambda: (tmp_path / "slow_look").exists())
         await client.cancel(task.id)
         await until(lambda: (tmp_path / "cancelled").exists())
@@ -241,27 +241,27 @@ async def test_a_cancel_reaches_the_tool(tmp_path: Path, legacy: bool) -> None:
 
 async def test_a_call_stays_open_while_the_caller_is_asked_in_the_middle_of_it(tmp_path: Path) -> None:
     async with connected(tools_of(tmp_path, legacy=True)) as client:
-        task = await sent(client, {"tool": "book_now"}, skill="use")
+        task = await send(client, {"tool": "book_now"}, skill="use")
         assert task.state is TaskState.INPUT_REQUIRED
-        task = await sent(client, {"city": "Oslo"}, task=task.id)
+        task = await send(client, {"city": "Oslo"}, task=task.id)
         assert task.state is TaskState.COMPLETED and "booked Oslo" in str(data_of(task))
     assert (tmp_path / "book_now").read_text() == "called\n"
 
 
 async def test_a_call_that_nobody_answers_for_goes_on_without_an_answer(tmp_path: Path) -> None:
     async with connected(tools_of(tmp_path, legacy=True, answer_timeout=0.5)) as client:
-        task = await sent(client, {"tool": "book_now"}, skill="use")
+        task = await send(client, {"tool": "book_now"}, skill="use")
         assert task.state is TaskState.INPUT_REQUIRED
         await until(lambda: (tmp_path / "answered").exists())
-        task = await sent(client, {"city": "Oslo"}, task=task.id)
+        task = await send(client, {"city": "Oslo"}, task=task.id)
         assert task.state is TaskState.COMPLETED and "not booked: cancel" in str(data_of(task))
 
 
 async def test_a_question_that_may_belong_to_two_callers_is_asked_of_neither(tmp_path: Path) -> None:
     async with connected(tools_of(tmp_path, legacy=True)) as client:
-        first = await sent(client, {"tool": "slow_pay"}, skill="use", wait=False)
+        first = await send(client, {"tool": "slow_pay"}, skill="use", wait=False)
         await until(lambda: (tmp_path / "slow_pay").exists())
-        task = await sent(client, {"tool": "book_now"}, skill="use")
+        task = await send(client, {"tool": "book_now"}, skill="use")
         assert task.state is TaskState.COMPLETED and "not booked: cancel" in str(data_of(task))
         (tmp_path / "go").touch()
         await until(lambda: client.get(first.id), lambda task: task.state is TaskState.COMPLETED)
@@ -269,10 +269,10 @@ async def test_a_question_that_may_belong_to_two_callers_is_asked_of_neither(tmp
 
 async def test_a_page_to_visit_is_a_task_that_waits_for_authorization(tmp_path: Path) -> None:
     async with connected(tools_of(tmp_path, legacy=True)) as client:
-        task = await sent(client, {"tool": "login"}, skill="use")
+        task = await send(client, {"tool": "login"}, skill="use")
         assert task.state is TaskState.AUTH_REQUIRED and task.status.message is not None
         assert task.status.message.text == "Please log in\nhttps://example.com/login"
-        task = await sent(client, "done", task=task.id)
+        task = await send(client, "done", task=task.id)
         assert task.state is TaskState.COMPLETED and "logged in" in str(data_of(task))
 
 
@@ -296,7 +296,7 @@ async def test_calls_are_approved_by_the_caller_where_the_operator_wants_it(
 ) -> None:
     async with connected(tools_of(tmp_path, approve=approve)) as client:
         for tool, arguments in (("add", {"a": 1, "b": 2}), ("pay", {"amount": 300})):
-            task = await sent(client, {"tool": tool, "arguments": arguments}, skill="handle")
+            task = await send(client, {"tool": tool, "arguments": arguments}, skill="handle")
             if tool not in asked:
                 assert task.state is TaskState.COMPLETED
                 continue
@@ -304,11 +304,11 @@ async def test_calls_are_approved_by_the_caller_where_the_operator_wants_it(
             assert f"the tool {tool!r}" in task.status.message.text
             assert task.status.message.data["arguments"] == arguments
             assert not (tmp_path / tool).exists()
-            task = await sent(client, "no, too expensive", task=task.id)
+            task = await send(client, "no, too expensive", task=task.id)
             assert data_of(task)["why"] == "declined" and "too expensive" in data_of(task)["text"]
             assert not (tmp_path / tool).exists()
-            task = await sent(client, {"tool": tool, "arguments": arguments}, skill="handle")
-            task = await sent(client, "yes", task=task.id)
+            task = await send(client, {"tool": tool, "arguments": arguments}, skill="handle")
+            task = await send(client, "yes", task=task.id)
             assert data_of(task)["why"] == "" and (tmp_path / tool).read_text() == "called\n"
 
 
@@ -324,10 +324,10 @@ async def test_a_call_goes_on_while_another_part_of_the_turn_asks(tmp_path: Path
         return f"{slow.result().text}, {asked.result().text}"
 
     async with agent.test(timeout=30.0) as client:
-        task = await sent(client, "go")
+        task = await send(client, "go")
         assert task.state is TaskState.INPUT_REQUIRED
         (tmp_path / "go").touch()
-        task = await sent(client, "yes", task=task.id)
+        task = await send(client, "yes", task=task.id)
         assert task.state is TaskState.COMPLETED and task.text == "paid, paid 1"
     assert (tmp_path / "slow_pay").read_text() == "called\n"
 
@@ -371,8 +371,8 @@ async def test_two_agents_use_one_process_which_ends_with_the_last_of_them(tmp_p
         clients = [await stack.enter_async_context(connected(tools_of(tmp_path))) for _ in range(2)]
         found = {(await client({"tool": "process"}, skill="use")).data["text"] for client in clients}
         (pid,) = map(int, found)
-        assert not _gone(pid)
-    assert _gone(pid)
+        assert not _has_ended(pid)
+    assert _has_ended(pid)
 
 
 async def test_servers_of_the_same_name_and_other_nonsense_are_refused() -> None:
@@ -427,7 +427,7 @@ def data_of(task: Task) -> Any:
     return task.artifacts[0].parts[0].data
 
 
-def _gone(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

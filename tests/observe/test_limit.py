@@ -236,12 +236,12 @@ async def test_servers_of_one_store_never_accept_more_than_the_quota_though_one_
         async def more() -> int:
             """What the dead server held is lost; the rest can be had."""
             nonlocal accepted
-            told = await asyncio.gather(
+            received = await asyncio.gather(
                 *(raw.call(servers[1].url, "SendMessage", {"message": NEW}) for _ in range(10)),
                 return_exceptions=True,
             )
-            accepted += sum(isinstance(each, dict) and "result" in each for each in told)
-            return sum(isinstance(each, raw.Refused) for each in told)
+            accepted += sum(isinstance(each, dict) and "result" in each for each in received)
+            return sum(isinstance(each, raw.Refused) for each in received)
 
         await until(more, lambda refused: refused == 10)
     assert 1 <= accepted <= 40

@@ -29,7 +29,7 @@ from dragoman.server.application import application
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
 from tests import raw
-from tests.push.webhook import Receiver, Told
+from tests.push.webhook import Notification, Receiver
 from tests.requirements import requirement
 
 QUICK = PushOptions(allow_private=True, http=True, pause=0.01, longest_pause=0.05)
@@ -45,7 +45,7 @@ async def get(url: str, path: str, headers: dict[str, str] | None = None) -> tup
 
 
 def completed(webhook: Receiver) -> bool:
-    return any(b"COMPLETED" in told.body for told in webhook.told)
+    return any(b"COMPLETED" in received.body for received in webhook.notifications)
 
 
 def echo() -> Agent:
@@ -193,18 +193,20 @@ async def test_one_trace_goes_from_the_client_through_a_delegation_to_the_webhoo
     agents = {span.attributes["gen_ai.agent.id"]: f"{span.context.span_id:016x}" for span in spans
               if "rpc.method" in span.attributes}  # fmt: skip
     for agent, webhook in (("front", ours), ("back", theirs)):
-        assert {told.headers["traceparent"] for told in webhook.told} == {f"00-{trace}-{agents[agent]}-01"}
+        assert {received.headers["traceparent"] for received in webhook.notifications} == {
+            f"00-{trace}-{agents[agent]}-01"
+        }
 
 
 async def test_the_outcomes_of_notifications_are_counted() -> None:
     refusals = 2
 
-    async def refuse_at_first(told: Told) -> int:
+    async def refuse_at_first(received: Notification) -> int:
         nonlocal refusals
         refusals -= 1
         return 503 if refusals >= 0 else 204
 
-    async def never(told: Told) -> int:
+    async def never(received: Notification) -> int:
         return 410
 
     async with Receiver(refuse_at_first) as webhook, Receiver(never) as gone:
@@ -217,9 +219,9 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
             async with asyncio.timeout(10):
                 while True:  # the webhook has it before we have counted it
                     _, text = await get(url, "/metrics")
-                    if value(text, "dragoman_push_total") == len(webhook.told) + 3:
+                    if value(text, "dragoman_push_total") == len(webhook.notifications) + 3:
                         break
-    assert value(text, "dragoman_push_total", outcome="sent") == len(webhook.told)
+    assert value(text, "dragoman_push_total", outcome="sent") == len(webhook.notifications)
     assert value(text, "dragoman_push_total", outcome="failed") == 2
     assert value(text, "dragoman_push_total", outcome="given up") == 1
 

@@ -61,7 +61,7 @@ TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 Open = Callable[..., Awaitable[PushSetup]]
 
 
-def told() -> Agent:
+def reporting_agent() -> Agent:
     agent = Agent("told")
 
     @agent.skill(default=True)
@@ -112,7 +112,7 @@ async def setup(request: Any, tmp_path: Path) -> AsyncIterator[Open]:
         agent: Agent | None = None, *, guard: Guard | None = None, keys: Any = None, **options: Any
     ) -> PushSetup:
         store = stores[len(setups)]
-        agent = agent or told()
+        agent = agent or reporting_agent()
         guard = guard or Guard(allow_private=True)
         sender = PushSender(
             store, HttpTransport(dial=guard.dial), guard, PushOptions(**{**QUICK, **options}), keys=keys

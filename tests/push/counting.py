@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.engine.protocols import Store
 from dragoman.engine.records import PUBLIC
 from dragoman.model.ops import Scope
-from tests.push.webhook import Told
+from tests.push.webhook import Notification
 
 
 async def expected(store: Store, scope: Scope, task: str) -> list[int]:
@@ -15,26 +15,28 @@ async def expected(store: Store, scope: Scope, task: str) -> list[int]:
     return [record.seq for record in await store.scope(scope).read(task) if record.kind in PUBLIC]
 
 
-def by_task(told: Iterable[Told]) -> dict[str, list[Told]]:
-    out: dict[str, list[Told]] = {}
-    for each in told:
+def by_task(received: Iterable[Notification]) -> dict[str, list[Notification]]:
+    out: dict[str, list[Notification]] = {}
+    for each in received:
         (event,) = each.document.values()
         out.setdefault(event["taskId"], []).append(each)
     return out
 
 
-def first_times(told: Sequence[Told]) -> list[int]:
+def first_times(received: Sequence[Notification]) -> list[int]:
     """The numbers in the order in which each was first heard. What comes again is the same, under the same id."""
-    seen: dict[str, Told] = {}
-    for each in told:
+    seen: dict[str, Notification] = {}
+    for each in received:
         before = seen.setdefault(each.delivery, each)
         assert before.body == each.body
     return [each.seq for each in seen.values()]
 
 
-async def check_all_told(store: Store, scope: Scope, tasks: Sequence[str], told: Sequence[Told]) -> int:
+async def check_all_sent(
+    store: Store, scope: Scope, tasks: Sequence[str], received: Sequence[Notification]
+) -> int:
     """Each notification at least once, in order, none lost. How many there were."""
-    heard = by_task(told)
+    heard = by_task(received)
     assert sorted(heard) == sorted(tasks)
     count = 0
     for task in tasks:

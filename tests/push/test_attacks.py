@@ -18,7 +18,7 @@ from dragoman.model.ops import (
 )
 from tests.push.conftest import SCOPE, Open
 from tests.push.net import PUBLIC, Net
-from tests.push.webhook import Answer, Receiver, Told
+from tests.push.webhook import Answer, Notification, Receiver
 from tests.requirements import older
 from tests.waiting import until
 
@@ -34,7 +34,7 @@ class Named(Receiver):
 async def test_a_name_that_resolves_differently_later_is_refused(setup: Open) -> None:
     """Good while it is registered and first told; then it means the metadata service, then loopback."""
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return b"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
     async with Named(answer) as webhook:
@@ -42,12 +42,12 @@ async def test_a_name_that_resolves_differently_later_is_refused(setup: Open) ->
         here = await setup(guard=net.guard(http=True), max_attempts=3)
         await here.send("say", webhook=webhook)
         dead = await _dead(here)
-        assert len(webhook.told) == 1 and net.dialled == [PUBLIC]
-        assert "not on the internet" in dead.error and dead.cursor == webhook.told[0].seq
+        assert len(webhook.notifications) == 1 and net.dialled == [PUBLIC]
+        assert "not on the internet" in dead.error and dead.cursor == webhook.notifications[0].seq
 
 
 async def test_a_redirect_of_a_webhook_is_not_followed(setup: Open) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return b"HTTP/1.1 302 X\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
 
     async with Named(answer) as webhook:
@@ -65,13 +65,13 @@ async def test_a_config_that_was_fine_is_looked_at_again_before_each_notificatio
         net = Net(webhook.port, {"webhook.example": [[PUBLIC]]})
         first = await setup(guard=net.guard(http=True))
         task = await first.send("ask", webhook=webhook)
-        await webhook.heard(2)
+        await webhook.wait_for(2)
         await first.engine.stop(drain=1)
         second = await setup(guard=net.guard(http=True, only=("other.example",)), max_attempts=1)
         dialled = len(net.dialled)
         await second.send("so", task=task.id)
         assert "the address is not allowed" in (await _dead(second)).error
-        assert len(net.dialled) == dialled and len(webhook.told) == 2
+        assert len(net.dialled) == dialled and len(webhook.notifications) == 2
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ async def test_a_webhook_must_answer_the_challenge(setup: Open, webhook: Receive
     with pytest.raises(InvalidParams):  # it answers 204 to everything
         await here.send("say", webhook=webhook)
 
-    async def answer(told: Told) -> Answer:
-        if told.method == "GET":
-            token = told.path.partition("?validationToken=")[2].encode()
+    async def answer(received: Notification) -> Answer:
+        if received.method == "GET":
+            token = received.path.partition("?validationToken=")[2].encode()
             return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(token), token)
         return 200
 
     webhook.answer = answer
-    webhook.told.clear()
+    webhook.notifications.clear()
     await here.send("say", webhook=webhook)
-    told = await webhook.heard(4)
-    assert [each.method for each in told] == ["GET", "POST", "POST", "POST"]
+    received = await webhook.wait_for(4)
+    assert [each.method for each in received] == ["GET", "POST", "POST", "POST"]
 
 
 async def test_the_challenge_is_sent_only_to_allowed_addresses(setup: Open) -> None:

@@ -50,13 +50,13 @@ async def test_a_config_over_every_binding_gets_its_notifications(
             assert [config.id for config in await agent.list_push(task)] == ["brought"]
             with pytest.raises(TaskNotFound):
                 await agent.get_push(task, made.id)
-        await webhook.until(lambda: _said(webhook, "input-required"))
+        await webhook.until(lambda: _has_state(webhook, "input-required"))
         await reply.answer("so")
-        await webhook.until(lambda: _said(webhook, "completed"))
-    assert {told.headers["authorization"] for told in webhook.told if told.path == "/webhook"} == {
-        "Bearer shh"
-    }
-    assert {told.headers["content-type"] for told in webhook.told} == {
+        await webhook.until(lambda: _has_state(webhook, "completed"))
+    assert {
+        received.headers["authorization"] for received in webhook.notifications if received.path == "/webhook"
+    } == {"Bearer shh"}
+    assert {received.headers["content-type"] for received in webhook.notifications} == {
         "application/a2a+json" if version == "1.0" else "application/json"
     }
 
@@ -67,6 +67,6 @@ def _as_kept(config: PushConfig, task: str) -> PushConfig:
     )
 
 
-def _said(webhook: Receiver, word: str) -> bool:
-    events: list[Any] = [read_notification(told.body) for told in webhook.told]
+def _has_state(webhook: Receiver, word: str) -> bool:
+    events: list[Any] = [read_notification(received.body) for received in webhook.notifications]
     return any(event.status.state.word == word for event in events if hasattr(event, "status"))

@@ -13,8 +13,8 @@ from dragoman.model.ops import Scope
 from dragoman.stores import open_store
 from tests import raw
 from tests.push.conftest import SCOPE, Open, PushSetup
-from tests.push.counting import by_task, check_all_told, expected, first_times
-from tests.push.webhook import Answer, Receiver, Told
+from tests.push.counting import by_task, check_all_sent, expected, first_times
+from tests.push.webhook import Answer, Notification, Receiver
 from tests.serving import Server
 from tests.waiting import elapse, until
 
@@ -29,13 +29,13 @@ async def begin(here: PushSetup, webhook: Receiver, count: int) -> list[str]:
 
 
 async def all_told(here: PushSetup, webhook: Receiver, tasks: list[str]) -> int:
-    await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
-    return await check_all_told(here.store, SCOPE, tasks, webhook.told)
+    await webhook.until(lambda: _ended(webhook.notifications) >= set(tasks))
+    return await check_all_sent(here.store, SCOPE, tasks, webhook.notifications)
 
 
-def _ended(told: list[Told]) -> set[str]:
+def _ended(received: list[Notification]) -> set[str]:
     """The tasks of which we heard the end."""
-    ends = [each.document.get("statusUpdate", {}) for each in told]
+    ends = [each.document.get("statusUpdate", {}) for each in received]
     return {end["taskId"] for end in ends if end and end["status"]["state"] == "TASK_STATE_COMPLETED"}
 
 
@@ -45,7 +45,7 @@ async def test_a_webhook_that_is_down_for_a_while(setup: Open, webhook: Receiver
     tasks = await begin(here, webhook, 20)
     async with asyncio.timeout(10):
         await until(lambda: here.sender.outcomes["failed"] >= 3)
-    assert webhook.told == []
+    assert webhook.notifications == []
     await webhook.up()
     assert await all_told(here, webhook, tasks) == 20 * PER_TASK
 
@@ -54,7 +54,7 @@ async def test_a_webhook_that_is_down_for_a_while(setup: Open, webhook: Receiver
 async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, seed: int) -> None:
     dice = random.Random(seed)
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         lot = dice.random()
         return 200 if lot < 0.7 else None if lot < 0.85 else 500
 
@@ -80,16 +80,16 @@ async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, see
 async def test_a_webhook_whose_acknowledgement_is_lost_gets_the_notification_again_with_the_same_id(
     setup: Open, webhook: Receiver
 ) -> None:
-    heard: list[Told] = []
+    heard: list[Notification] = []
 
-    async def answer(told: Told) -> Answer:
-        heard.append(told)
+    async def answer(received: Notification) -> Answer:
+        heard.append(received)
         return 200 if len(heard) % 2 == 0 else None  # it dealt with it, and then the connection broke
 
     webhook.answer = answer
     here = await setup()
     (task,) = await begin(here, webhook, 1)
-    await webhook.heard(PER_TASK)
+    await webhook.wait_for(PER_TASK)
     assert len(heard) == 2 * PER_TASK
     assert first_times(heard) == await expected(here.store, SCOPE, task)
 
@@ -98,7 +98,7 @@ async def test_a_slow_webhook(setup: Open, webhook: Receiver) -> None:
     dice = random.Random(0)
     together = most = 0
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         nonlocal together, most
         together += 1
         most = max(most, together)
@@ -117,7 +117,7 @@ async def test_several_nodes_share_the_work_and_keep_the_order(setup: Open, webh
     setups = [await setup() for _ in range(3)]
     tasks = [task for here in setups for task in await begin(here, webhook, 5)]
     assert await all_told(setups[0], webhook, tasks) == 15 * PER_TASK
-    assert len(webhook.told) == 15 * PER_TASK  # nobody was told twice
+    assert len(webhook.notifications) == 15 * PER_TASK  # nobody was told twice
 
 
 async def test_a_stopped_server_sends_the_rest_after_its_next_start(setup: Open, webhook: Receiver) -> None:
@@ -136,8 +136,8 @@ async def test_a_stopping_server_sends_what_it_can(setup: Open, webhook: Receive
     here = await setup()
     tasks = await begin(here, webhook, 5)
     await here.engine.stop(drain=5)
-    assert sum(len(told) for told in by_task(webhook.told).values()) == 5 * PER_TASK
-    assert _ended(webhook.told) == set(tasks)
+    assert sum(len(received) for received in by_task(webhook.notifications).values()) == 5 * PER_TASK
+    assert _ended(webhook.notifications) == set(tasks)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -157,12 +157,12 @@ async def test_a_killed_server_loses_no_notification(tmp_path: Path, webhook: Re
             if life == 2:
                 await webhook.up()
             await server.start()
-        await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
+        await webhook.until(lambda: _ended(webhook.notifications) >= set(tasks))
     opened = open_store(f"sqlite:///{store}")
     await opened.open()
     try:
         scope = Scope("", "told", "")
-        assert await check_all_told(opened, scope, tasks, webhook.told) >= count * (words + 2)
+        assert await check_all_sent(opened, scope, tasks, webhook.notifications) >= count * (words + 2)
     finally:
         await opened.close()
 
@@ -174,18 +174,18 @@ async def test_workers_that_share_a_store_send_each_notification_once(
     options = ("--allow-private-push", "--workers", "2")
     async with Server(AGENT, store=store, options=options, env={"PACE": "0.002"}) as server:
         tasks = [await _begin(server, webhook, str(n), 20) for n in range(8)]
-        await webhook.until(lambda: _ended(webhook.told) >= set(tasks))
+        await webhook.until(lambda: _ended(webhook.notifications) >= set(tasks))
         async with Receiver() as late:  # registered with whichever worker answers
             for task in tasks:
                 config = {"taskId": task, "url": late.url}
                 await raw.result(server.url, "CreateTaskPushNotificationConfig", config)
-            await late.heard(len(tasks))
+            await late.wait_for(len(tasks))
     opened = open_store(f"sqlite:///{store}")
     await opened.open()
     try:
         assert (
-            await check_all_told(opened, Scope("", "told", ""), tasks, webhook.told)
-            == len(webhook.told)
+            await check_all_sent(opened, Scope("", "told", ""), tasks, webhook.notifications)
+            == len(webhook.notifications)
             == 8 * 22
         )
     finally:

@@ -39,7 +39,7 @@ RING = KeyRing([KEY])
 TOKEN, SECRET = "t0k", "a shared secret"
 
 
-def kept(**config: Any) -> Kept:
+def stored(**config: Any) -> Kept:
     return Kept(config=PushConfig(url=URL, task_id="t1", **config), uid="u")
 
 
@@ -47,7 +47,7 @@ def signed(delivery: str = "u.1", body: bytes = BODY, **options: Any) -> dict[st
     """The headers of a notification with everything: token, HMAC and JWT."""
     login = AuthenticationInfo(scheme="HMAC", credentials=SECRET)
     given: dict[str, Any] = {"keys": RING, "issuer": AGENT, **options}
-    return build_auth_headers(kept(token=TOKEN, authentication=login), delivery, "t1", body, **given)
+    return build_auth_headers(stored(token=TOKEN, authentication=login), delivery, "t1", body, **given)
 
 
 def verifier(**options: Any) -> Verifier:
@@ -343,7 +343,7 @@ class Seat:
     """A webhook app, and what it was told."""
 
     def __init__(self, *, per_minute: int | None = None, **options: Any) -> None:
-        self.told: list[Received] = []
+        self.events: list[Received] = []
         self.fails = 0
         self.app = Webhook(self._tell, verifier(**options), max_body=10_000, per_minute=per_minute)
         self.transport = AsgiTransport(self.app)
@@ -353,7 +353,7 @@ class Seat:
         if self.fails:
             self.fails -= 1
             raise RuntimeError("not today")
-        self.told.append(received)
+        self.events.append(received)
 
     async def ask(
         self,
@@ -377,7 +377,7 @@ async def seat() -> AsyncIterator[Seat]:
 async def test_the_app_passes_on_a_valid_notification_once(seat: Seat) -> None:
     for _ in range(2):
         assert await seat.ask(headers=signed()) == (204, b"")
-    assert [received.delivery for received in seat.told] == ["u.1"]
+    assert [received.delivery for received in seat.events] == ["u.1"]
 
 
 async def test_a_body_that_breaks_off_is_refused(seat: Seat) -> None:
@@ -394,8 +394,8 @@ async def test_a_body_that_breaks_off_is_refused(seat: Seat) -> None:
 
     headers = [(name.lower().encode(), value.encode()) for name, value in signed().items()]
     await seat.app({"type": "http", "method": "POST", "headers": headers}, receive, send)
-    assert seat.told == []
-    assert (await seat.ask(headers=signed()))[0] == 204 and len(seat.told) == 1
+    assert seat.events == []
+    assert (await seat.ask(headers=signed()))[0] == 204 and len(seat.events) == 1
 
 
 async def test_the_app_refuses_an_invalid_notification(seat: Seat) -> None:
@@ -403,14 +403,14 @@ async def test_the_app_refuses_an_invalid_notification(seat: Seat) -> None:
     assert (await seat.ask(headers=signed(body=b"x" * 20_000), body=b"x" * 20_000))[0] == 413
     assert (await seat.ask(headers=signed(body=b"{}"), body=b"{}"))[0] == 400
     assert (await seat.ask("PUT", headers=signed()))[0] == 405
-    assert seat.told == []
+    assert seat.events == []
 
 
 async def test_a_notification_whose_handler_fails_is_not_acknowledged_and_may_come_again(seat: Seat) -> None:
     seat.fails = 1
     assert (await seat.ask(headers=signed()))[0] == 500
     assert (await seat.ask(headers=signed()))[0] == 204
-    assert len(seat.told) == 1
+    assert len(seat.events) == 1
 
 
 async def test_a_duplicate_is_not_acknowledged_while_the_first_is_being_handled() -> None:
@@ -462,7 +462,7 @@ async def test_the_app_takes_a_limited_number_of_requests_a_minute(monkeypatch: 
     now += 30
     assert (await seat.ask(headers=signed("u.2")))[0] == 204, "half a minute later it takes one more"
     assert (await seat.ask(headers=signed("u.3")))[0] == 429
-    assert [received.delivery for received in seat.told] == ["u.1", "u.2"]
+    assert [received.delivery for received in seat.events] == ["u.1", "u.2"]
     await seat.transport.close()
 
 
@@ -475,4 +475,4 @@ async def test_the_app_answers_the_challenge(seat: Seat) -> None:
         "?validationToken=" + "x" * 600,
     ):
         assert (await seat.ask("GET", "/webhook" + query, body=b""))[0] == 404
-    assert seat.told == []
+    assert seat.events == []

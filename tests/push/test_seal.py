@@ -24,7 +24,7 @@ SECRETS: dict[str, Any] = {
 KEY, OTHER = new_key(), new_key()
 
 
-async def kept(setup: PushSetup, task: str) -> PushConfig:
+async def stored_config(setup: PushSetup, task: str) -> PushConfig:
     (webhook,) = await setup.store.push_configs.list(SCOPE, task)
     return webhook.config
 
@@ -35,10 +35,10 @@ async def test_secrets_are_sealed_in_the_store_and_sent_to_the_webhook(
 ) -> None:
     here = await setup(seal=(KEY,))
     task = await here.send("say:1", webhook=webhook, id="one", **SECRETS)
-    told = await webhook.heard(3)
-    assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0ken-planted"}
-    assert {each.headers["authorization"] for each in told} == {"Bearer credent1als-planted"}
-    assert "planted" not in repr(await kept(here, task.id))
+    received = await webhook.wait_for(3)
+    assert {each.headers["x-a2a-notification-token"] for each in received} == {"t0ken-planted"}
+    assert {each.headers["authorization"] for each in received} == {"Bearer credent1als-planted"}
+    assert "planted" not in repr(await stored_config(here, task.id))
     files = [file for file in tmp_path.glob("tasks.db*") if file.is_file()]
     assert bool(files) is isinstance(here.store, SqliteStore), "only SQLite has files here"
     assert not [file for file in files if b"planted" in file.read_bytes()]
@@ -87,7 +87,7 @@ async def test_a_webhook_whose_key_is_missing_gets_nothing_and_the_list_says_why
     here = await setup(seal=(KEY,))
     task = await here.send("ask")
     await here.register(task.id, webhook, id="one", **SECRETS)
-    before = len(await webhook.heard(1))  # it asks
+    before = len(await webhook.wait_for(1))  # it asks
     await here.engine.stop(drain=0)
     there = await setup()
     await there.send("so", task=task.id)
@@ -95,7 +95,7 @@ async def test_a_webhook_whose_key_is_missing_gets_nothing_and_the_list_says_why
         lambda: there.store.push_queue.find(limit=1), lambda found: found and found[0].error
     )
     assert waiting[0].error == "the push config is sealed with a key that is not here"
-    assert len(webhook.told) == before
+    assert len(webhook.notifications) == before
 
 
 def test_a_secret_that_looks_sealed_is_refused() -> None:

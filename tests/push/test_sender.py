@@ -16,14 +16,14 @@ from dragoman.auth.jose import VerifyingKey, check, decode
 from dragoman.auth.keys import KeyRing, new_key
 from dragoman.model.ops import AuthenticationInfo, Call, DeletePushConfig
 from tests.push.conftest import SCOPE, TRACE, Open, brief
-from tests.push.webhook import Answer, Receiver, Told
+from tests.push.webhook import Answer, Notification, Receiver
 from tests.waiting import forever, until
 
 
-def states(told: list[Told]) -> list[str]:
+def states(received: list[Notification]) -> list[str]:
     """What each notification of 1.0 speaks of."""
     out = []
-    for each in told:
+    for each in received:
         ((member, event),) = each.document.items()
         out.append(event["status"]["state"][11:].lower() if member == "statusUpdate" else member)
     return out
@@ -35,16 +35,16 @@ def states(told: list[Told]) -> list[str]:
 async def test_1_0_gets_every_update_as_it_is(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("say:3", webhook=webhook)
-    told = await webhook.heard(5)
-    assert states(told) == ["working", "artifactUpdate", "artifactUpdate", "artifactUpdate", "completed"]
-    chunks = [each.document["artifactUpdate"] for each in told[1:4]]
+    received = await webhook.wait_for(5)
+    assert states(received) == ["working", "artifactUpdate", "artifactUpdate", "artifactUpdate", "completed"]
+    chunks = [each.document["artifactUpdate"] for each in received[1:4]]
     assert [chunk["artifact"]["parts"][0]["text"] for chunk in chunks] == ["1,", "2,", "3,"]
-    assert {each.headers["content-type"] for each in told} == {"application/a2a+json"}
-    assert {each.headers["a2a-version"] for each in told} == {"1.0"}
-    for each in told:
+    assert {each.headers["content-type"] for each in received} == {"application/a2a+json"}
+    assert {each.headers["a2a-version"] for each in received} == {"1.0"}
+    for each in received:
         (event,) = each.document.values()
         assert event["taskId"] == task.id
-    assert [each.method for each in told] == ["POST"] * 5
+    assert [each.method for each in received] == ["POST"] * 5
 
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.3-proto", "0.2", "0.2-type"])
@@ -54,12 +54,12 @@ async def test_older_versions_get_the_task_when_it_is_interrupted_and_when_it_en
     here = await setup()
     task = await here.send("ask", webhook=webhook, dialect=dialect)
     await here.send("so", task=task.id, dialect=dialect)
-    asked, ended = [each.document for each in await webhook.heard(2)]
+    asked, ended = [each.document for each in await webhook.wait_for(2)]
     assert asked["id"] == ended["id"] == task.id
     assert [asked["status"]["state"], ended["status"]["state"]] == ["input-required", "completed"]
     assert asked["type" if dialect == "0.2-type" else "kind"] == "task"
     assert ended["artifacts"][0]["parts"][0]["text"] == "so it is so" and "artifacts" not in asked
-    assert {each.headers["content-type"] for each in webhook.told} == {"application/json"}
+    assert {each.headers["content-type"] for each in webhook.notifications} == {"application/json"}
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "draft"])
@@ -68,8 +68,8 @@ async def test_the_first_versions_get_the_task_with_task_id_and_without_history(
 ) -> None:
     here = await setup()
     await here.send("say:2", webhook=webhook, dialect=dialect, task="t1")
-    (told,) = await webhook.heard(1)
-    document = told.document
+    (received,) = await webhook.wait_for(1)
+    document = received.document
     assert (document["taskId"], document["id"], document["status"]["state"]) == ("t1", "t1", "completed")
     assert document["sessionId"] and "history" not in document
     assert [part["text"] for part in document["artifacts"][0]["parts"]] == ["1,", "2,"]
@@ -78,8 +78,8 @@ async def test_the_first_versions_get_the_task_with_task_id_and_without_history(
 async def test_older_versions_can_get_every_status(setup: Open, webhook: Receiver) -> None:
     here = await setup(every_status=True)
     await here.send("say", webhook=webhook, dialect="0.3")
-    told = await webhook.heard(2)
-    assert [each.document["status"]["state"] for each in told] == ["working", "completed"]
+    received = await webhook.wait_for(2)
+    assert [each.document["status"]["state"] for each in received] == ["working", "completed"]
 
 
 async def test_the_dialect_is_that_of_the_config_not_of_the_task(setup: Open, webhook: Receiver) -> None:
@@ -89,15 +89,17 @@ async def test_the_dialect_is_that_of_the_config_not_of_the_task(setup: Open, we
     async with Receiver() as other:
         await here.register(task.id, other, dialect="0.2", id="old")
         await here.send("so", task=task.id, dialect="0.1")
-        await webhook.until(lambda: "completed" in states(webhook.told))
-        await other.until(lambda: "completed" in [told.document["status"]["state"] for told in other.told])
-        assert other.told[-1].document["kind"] == "task"
+        await webhook.until(lambda: "completed" in states(webhook.notifications))
+        await other.until(
+            lambda: "completed" in [received.document["status"]["state"] for received in other.notifications]
+        )
+        assert other.notifications[-1].document["kind"] == "task"
 
 
 async def test_a_late_notification_has_the_task_as_it_was_then(setup: Open, webhook: Receiver) -> None:
     open_again = asyncio.Event()
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return 204 if open_again.is_set() else 503
 
     webhook.answer = answer
@@ -106,8 +108,8 @@ async def test_a_late_notification_has_the_task_as_it_was_then(setup: Open, webh
     await webhook.until(lambda: len(webhook.refused) > 0)
     await here.send("so", task=task.id)
     open_again.set()
-    told = await webhook.heard(2)
-    assert [each.document["status"]["state"] for each in told] == ["input-required", "completed"]
+    received = await webhook.wait_for(2)
+    assert [each.document["status"]["state"] for each in received] == ["input-required", "completed"]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +125,8 @@ async def test_a_message_without_a_task_is_sent(
 ) -> None:
     here = await setup(brief())
     await here.send("hi", webhook=webhook, dialect=dialect, task="t1" if dialect == "0.1" else "")
-    (told,) = await webhook.heard(1)
-    assert where(told.document)["parts"][0]["text"] == "hello"
+    (received,) = await webhook.wait_for(1)
+    assert where(received.document)["parts"][0]["text"] == "hello"
 
 
 async def test_a_webhook_that_is_registered_late_gets_the_end_of_the_task(
@@ -133,13 +135,13 @@ async def test_a_webhook_that_is_registered_late_gets_the_end_of_the_task(
     here = await setup()
     task = await here.send("say:3")
     await here.register(task.id, webhook)
-    assert states(await webhook.heard(1)) == ["completed"]
+    assert states(await webhook.wait_for(1)) == ["completed"]
 
 
 async def test_a_failed_task_is_sent(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     await here.send("fail", webhook=webhook)
-    await webhook.until(lambda: "failed" in states(webhook.told))
+    await webhook.until(lambda: "failed" in states(webhook.notifications))
 
 
 async def test_a_slow_webhook_of_a_task_does_not_delay_the_others(setup: Open, webhook: Receiver) -> None:
@@ -147,30 +149,30 @@ async def test_a_slow_webhook_of_a_task_does_not_delay_the_others(setup: Open, w
     task = await here.send("ask", webhook=webhook)
     slow = asyncio.Event()
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         await slow.wait()
         return 200
 
     async with Receiver(answer) as other:
         await here.register(task.id, other)
         await here.send("so", task=task.id)
-        await webhook.until(lambda: "completed" in states(webhook.told))
-        assert other.told == []
+        await webhook.until(lambda: "completed" in states(webhook.notifications))
+        assert other.notifications == []
         slow.set()
-        await other.until(lambda: "completed" in states(other.told))
+        await other.until(lambda: "completed" in states(other.notifications))
 
 
 async def test_a_deleted_config_gets_nothing_more(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     task = await here.send("ask", webhook=webhook, id="one")
-    await webhook.until(lambda: "input_required" in states(webhook.told))
+    await webhook.until(lambda: "input_required" in states(webhook.notifications))
     await here.engine.call(Call(scope=SCOPE), DeletePushConfig(task_id=task.id, id="one"))
-    before = len(webhook.told)
+    before = len(webhook.notifications)
     async with Receiver() as other:
         await here.register(task.id, other)
         await here.send("so", task=task.id)
-        await other.until(lambda: "completed" in states(other.told))
-    assert len(webhook.told) == before
+        await other.until(lambda: "completed" in states(other.notifications))
+    assert len(webhook.notifications) == before
 
 
 # How they know that it is us
@@ -179,10 +181,10 @@ async def test_a_deleted_config_gets_nothing_more(setup: Open, webhook: Receiver
 async def test_the_token_and_the_trace_are_headers(setup: Open, webhook: Receiver) -> None:
     here = await setup()
     await here.send("say", webhook=webhook, token="t0k")
-    told = await webhook.heard(3)
-    assert {each.headers["x-a2a-notification-token"] for each in told} == {"t0k"}
-    assert {each.headers["traceparent"] for each in told} == set(TRACE.values())
-    assert "authorization" not in told[0].headers and "webhook-signature" not in told[0].headers
+    received = await webhook.wait_for(3)
+    assert {each.headers["x-a2a-notification-token"] for each in received} == {"t0k"}
+    assert {each.headers["traceparent"] for each in received} == set(TRACE.values())
+    assert "authorization" not in received[0].headers and "webhook-signature" not in received[0].headers
 
 
 async def test_the_log_of_a_message_without_a_trace_is_not_read_for_each_notification(
@@ -198,8 +200,8 @@ async def test_the_log_of_a_message_without_a_trace_is_not_read_for_each_notific
 
     monkeypatch.setattr(type(log), "load", count)
     await here.send("say:3", webhook=webhook, trace={})
-    told = await webhook.heard(5)
-    assert all("traceparent" not in each.headers for each in told)
+    received = await webhook.wait_for(5)
+    assert all("traceparent" not in each.headers for each in received)
     assert loads == []
 
 
@@ -221,7 +223,7 @@ async def test_the_credentials_of_the_config_are_sent(
     here = await setup()
     login = AuthenticationInfo(scheme=scheme, credentials=credentials)
     await here.send("say", webhook=webhook, authentication=login)
-    assert (await webhook.heard(1))[0].headers[header] == value
+    assert (await webhook.wait_for(1))[0].headers[header] == value
 
 
 @pytest.mark.parametrize("secret", ["shared secret", "whsec_" + b64encode(b"0123456789abcdef").decode()])
@@ -232,14 +234,14 @@ async def test_a_shared_secret_signs_the_id_the_time_and_the_body(
     await here.send(
         "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials=secret)
     )
-    told = (await webhook.heard(1))[0]
-    assert "authorization" not in told.headers and secret not in str(told.headers)
-    stamp = told.headers["webhook-timestamp"]
+    received = (await webhook.wait_for(1))[0]
+    assert "authorization" not in received.headers and secret not in str(received.headers)
+    stamp = received.headers["webhook-timestamp"]
     assert abs(int(stamp) - time.time()) < 60
     key = b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
-    signed = f"{told.delivery}.{stamp}.".encode() + told.body
+    signed = f"{received.delivery}.{stamp}.".encode() + received.body
     digest = hmac.new(key, signed, hashlib.sha256).digest()
-    assert told.headers["webhook-signature"] == f"v1,{b64encode(digest).decode()}"
+    assert received.headers["webhook-signature"] == f"v1,{b64encode(digest).decode()}"
 
 
 async def test_the_servers_secret_signs_as_well(setup: Open, webhook: Receiver) -> None:
@@ -247,8 +249,8 @@ async def test_the_servers_secret_signs_as_well(setup: Open, webhook: Receiver) 
     await here.send(
         "say", webhook=webhook, authentication=AuthenticationInfo(scheme="HMAC", credentials="theirs")
     )
-    told = (await webhook.heard(1))[0]
-    assert len(told.headers["webhook-signature"].split(" ")) == 2
+    received = (await webhook.wait_for(1))[0]
+    assert len(received.headers["webhook-signature"].split(" ")) == 2
 
 
 @pytest.mark.parametrize(
@@ -266,8 +268,8 @@ async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
     key = new_key(algorithm)
     here = await setup(keys=KeyRing([key]), issuer="https://agent.example")
     task = await here.send("say", webhook=webhook, authentication=login)
-    told = (await webhook.heard(1))[0]
-    token = told.headers[header].removeprefix("Bearer ")
+    received = (await webhook.wait_for(1))[0]
+    token = received.headers[header].removeprefix("Bearer ")
     head, body, signature = token.split(".")
     check(VerifyingKey(key.kid, key.key, (algorithm,)), algorithm, f"{head}.{body}".encode(), signature)
     assert json.loads(decode(head)) == {"alg": algorithm, "kid": key.kid, "typ": "JWT"}
@@ -276,16 +278,16 @@ async def test_our_key_signs_a_token_for_this_body_and_this_webhook(
     assert claims == {
         "iss": "https://agent.example",
         "aud": webhook.url,
-        "jti": told.delivery,
+        "jti": received.delivery,
         "task_id": task.id,
-        "request_body_sha256": hashlib.sha256(told.body).hexdigest(),
+        "request_body_sha256": hashlib.sha256(received.body).hexdigest(),
     }
 
 
 async def test_a_delivery_has_one_id_however_often_it_is_tried(setup: Open, webhook: Receiver) -> None:
     tries = 0
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         nonlocal tries
         tries += 1
         return 500 if tries % 3 else 200
@@ -293,16 +295,16 @@ async def test_a_delivery_has_one_id_however_often_it_is_tried(setup: Open, webh
     webhook.answer = answer
     here = await setup()
     await here.send("say:2", webhook=webhook)
-    told = await webhook.heard(4)
-    assert len({each.delivery for each in told}) == 4
-    assert [each.delivery for each in webhook.refused[::2]] == [each.delivery for each in told]
+    received = await webhook.wait_for(4)
+    assert len({each.delivery for each in received}) == 4
+    assert [each.delivery for each in webhook.refused[::2]] == [each.delivery for each in received]
 
 
 # When it does not get through
 
 
 async def test_retry_after_of_a_webhook_is_obeyed(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
     webhook.answer = answer
@@ -314,7 +316,7 @@ async def test_retry_after_of_a_webhook_is_obeyed(setup: Open, webhook: Receiver
 
 
 async def test_a_redirect_is_a_failure(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return b"HTTP/1.1 307 X\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
 
     webhook.answer = answer
@@ -325,19 +327,19 @@ async def test_a_redirect_is_a_failure(setup: Open, webhook: Receiver) -> None:
 
 
 async def test_an_endless_answer_is_not_read_to_its_end(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return b"HTTP/1.1 200 X\r\nContent-Length: 999999999\r\n\r\n" + b"x" * 200_000
 
     webhook.answer = answer
     here = await setup()
     await here.send("say", webhook=webhook)
-    assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
+    assert states(await webhook.wait_for(3)) == ["working", "artifactUpdate", "completed"]
 
 
 async def test_a_webhook_that_does_not_answer_times_out(setup: Open, webhook: Receiver) -> None:
     silence = asyncio.Event()
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         if not silence.is_set():
             silence.set()
             await forever()
@@ -346,7 +348,7 @@ async def test_a_webhook_that_does_not_answer_times_out(setup: Open, webhook: Re
     webhook.answer = answer
     here = await setup(timeout=0.1)
     await here.send("say", webhook=webhook)
-    assert states(await webhook.heard(3)) == ["working", "artifactUpdate", "completed"]
+    assert states(await webhook.wait_for(3)) == ["working", "artifactUpdate", "completed"]
 
 
 async def test_after_too_many_attempts_a_webhook_is_given_up_and_can_be_redelivered(
@@ -354,7 +356,7 @@ async def test_after_too_many_attempts_a_webhook_is_given_up_and_can_be_redelive
 ) -> None:
     broken = True
 
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return 500 if broken else 200
 
     webhook.answer = answer
@@ -366,13 +368,19 @@ async def test_after_too_many_attempts_a_webhook_is_given_up_and_can_be_redelive
     assert len(webhook.refused) == 3
     broken = False
     assert await here.store.push_queue.redeliver(dead.key)
-    await webhook.until(lambda: "completed" in states(webhook.told))
-    assert states(webhook.told) == ["working", "input_required", "working", "artifactUpdate", "completed"]
+    await webhook.until(lambda: "completed" in states(webhook.notifications))
+    assert states(webhook.notifications) == [
+        "working",
+        "input_required",
+        "working",
+        "artifactUpdate",
+        "completed",
+    ]
     assert here.sender.outcomes["given up"] == 1
 
 
 async def test_after_too_long_a_webhook_is_given_up(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return 500
 
     webhook.answer = answer
@@ -383,7 +391,7 @@ async def test_after_too_long_a_webhook_is_given_up(setup: Open, webhook: Receiv
 
 
 async def test_a_webhook_that_is_gone_is_given_up_at_once(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         return 410
 
     webhook.answer = answer
@@ -394,7 +402,7 @@ async def test_a_webhook_that_is_gone_is_given_up_at_once(setup: Open, webhook: 
 
 
 async def test_a_dead_webhook_delays_no_other(setup: Open, webhook: Receiver) -> None:
-    async def answer(told: Told) -> Answer:
+    async def answer(received: Notification) -> Answer:
         await forever()
         return 200
 
@@ -402,7 +410,7 @@ async def test_a_dead_webhook_delays_no_other(setup: Open, webhook: Receiver) ->
         here = await setup(concurrency=8, per_origin=2)
         tasks = [await here.send("ask", webhook=tarpit) for _ in range(12)]
         await here.register(tasks[0].id, webhook)
-        assert states(await webhook.heard(1)) == ["input_required"]
+        assert states(await webhook.wait_for(1)) == ["input_required"]
 
 
 async def _waiting(here: Any, so: Any) -> Any:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     """One request."""
 
     method: str
@@ -38,10 +38,10 @@ Answer = int | bytes | None
 class Receiver:
     """`async with Receiver() as webhook:` listens at `webhook.url`; `down` and `up` as often as you like, on the same port."""
 
-    def __init__(self, answer: Callable[[Told], Awaitable[Answer]] | None = None) -> None:
-        self.told: list[Told] = []
+    def __init__(self, answer: Callable[[Notification], Awaitable[Answer]] | None = None) -> None:
+        self.notifications: list[Notification] = []
         """What it acknowledged, in order."""
-        self.refused: list[Told] = []
+        self.refused: list[Notification] = []
         self.answer = answer
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -75,18 +75,18 @@ class Receiver:
         async with asyncio.timeout(15), self._news:
             await self._news.wait_for(happened)
 
-    async def heard(self, count: int) -> list[Told]:
-        await self.until(lambda: len(self.told) >= count)
-        return self.told
+    async def wait_for(self, count: int) -> list[Notification]:
+        await self.until(lambda: len(self.notifications) >= count)
+        return self.notifications
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         with suppress(OSError, EOFError):
             while True:
-                told = await _read(reader)
-                status: Answer = 204 if self.answer is None else await self.answer(told)
+                received = await _read(reader)
+                status: Answer = 204 if self.answer is None else await self.answer(received)
                 if status is None:
-                    self.refused.append(told)
+                    self.refused.append(received)
                     break
                 good = status in range(200, 300) if isinstance(status, int) else b" 2" in status[:12]
                 response = (
@@ -94,7 +94,7 @@ class Receiver:
                     if isinstance(status, bytes)
                     else b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status
                 )
-                (self.told if good else self.refused).append(told)
+                (self.notifications if good else self.refused).append(received)
                 writer.write(response if status != 204 else b"HTTP/1.1 204 No Content\r\n\r\n")
                 await writer.drain()
                 await self._tell()
@@ -107,10 +107,10 @@ class Receiver:
             self._news.notify_all()
 
 
-async def _read(reader: asyncio.StreamReader) -> Told:
+async def _read(reader: asyncio.StreamReader) -> Notification:
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     method, path, _ = lines[0].split(" ", 2)
     headers = dict(line.split(": ", 1) for line in lines[1:] if line)
     headers = {name.lower(): value for name, value in headers.items()}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Told(method, path, headers, body)
+    return Notification(method, path, headers, body)

@@ -160,8 +160,8 @@ async def test_canceling_ends_every_reader(app: App) -> None:
 async def test_a_question_ends_the_stream_and_its_answer_begins_another(app: App) -> None:
     asked = await rpc(app, "SendStreamingMessage", say("what"), headers=V1)
     assert asked.results()[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-    told = await rpc(app, "SendStreamingMessage", say("go", taskId=task_id(asked)), headers=V1)
-    assert told.results()[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    received = await rpc(app, "SendStreamingMessage", say("go", taskId=task_id(asked)), headers=V1)
+    assert received.results()[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_a_question_to_an_older_caller_is_final_and_its_answer_goes_on(app: App) -> None:
@@ -169,9 +169,9 @@ async def test_a_question_to_an_older_caller_is_final_and_its_answer_goes_on(app
     asked = (await rpc(app, "message/stream", {"message": message})).results()
     assert asked[-1]["final"] is True and asked[-1]["status"]["state"] == "input-required"
     answer = {**SEND["message"], "messageId": "m2", "taskId": asked[0]["id"]}
-    told = (await rpc(app, "message/stream", {"message": answer})).results()
-    assert [result["final"] for result in told if "final" in result][-1] is True
-    assert told[-1]["status"]["state"] == "completed"
+    received = (await rpc(app, "message/stream", {"message": answer})).results()
+    assert [result["final"] for result in received if "final" in result][-1] is True
+    assert received[-1]["status"]["state"] == "completed"
 
 
 async def test_one_url_serves_every_dialect(app: App) -> None:

@@ -156,10 +156,10 @@ async def test_events_are_numbered_only_for_clients_that_request_it() -> None:
         method = channel.unary_stream("/lf.a2a.v1.A2AService/SendStreamingMessage")
         body = message(v1_0.CODEC).SerializeToString()
         call = method(body, metadata=(("dragoman", "1"),))
-        told = [each async for each in call]
+        received = [each async for each in call]
         assert dict(await call.initial_metadata())["dragoman"] == "1"
         plain = [each async for each in method(body)]
-    assert [Numbered.FromString(each).seq for each in told] == [7, 8]
+    assert [Numbered.FromString(each).seq for each in received] == [7, 8]
     for each in plain:
         event = V1_0.StreamResponse.FromString(each)
         assert event.SerializeToString() == each  # nothing unknown in it

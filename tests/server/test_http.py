@@ -65,16 +65,16 @@ async def lifespan(
     app: Any,
 ) -> tuple[list[dict[str, Any]], asyncio.Queue[dict[str, str]], asyncio.Task[None]]:
     said: list[dict[str, Any]] = []
-    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    received: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     async def send(message: dict[str, Any]) -> None:
         said.append(message)
 
-    running = asyncio.create_task(app({"type": "lifespan"}, told.get, send))
-    await told.put({"type": "lifespan.startup"})
+    running = asyncio.create_task(app({"type": "lifespan"}, received.get, send))
+    await received.put({"type": "lifespan.startup"})
     while not said:
         await asyncio.sleep(0)
-    return said, told, running
+    return said, received, running
 
 
 # --- starting and stopping
@@ -82,9 +82,9 @@ async def lifespan(
 
 async def test_a_lifespan_starts_and_stops_it() -> None:
     steps = Steps()
-    said, told, running = await lifespan(steps.app())
+    said, received, running = await lifespan(steps.app())
     assert said[-1]["type"] == "lifespan.startup.complete" and steps.taken == ["up"]
-    await told.put({"type": "lifespan.shutdown"})
+    await received.put({"type": "lifespan.shutdown"})
     await running
     assert said[-1]["type"] == "lifespan.shutdown.complete" and steps.taken == ["up", "down"]
 

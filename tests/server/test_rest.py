@@ -37,7 +37,9 @@ HOOK = "https://hook.example"
 PUSH = {"url": HOOK}
 
 
-async def asked(method: str, path: str, body: Any = None, *, result: Any = None, **more: Any) -> ops.Request:
+async def request_of(
+    method: str, path: str, body: Any = None, *, result: Any = None, **more: Any
+) -> ops.Request:
     """What the agent was asked when this was requested."""
     service = Scripted([status(TaskState.COMPLETED, 1)], result=result)
     content = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -71,14 +73,14 @@ ROUTES: list[tuple[str, str, Any, Any, ops.Request]] = [
 async def test_every_operation_has_its_address(
     method: str, path: str, body: Any, result: Any, meant: ops.Request
 ) -> None:
-    assert await asked(method, path, body, result=result) == meant
+    assert await request_of(method, path, body, result=result) == meant
 
 
 @pytest.mark.parametrize(("method", "path", "body", "result", "meant"), ROUTES)
 async def test_every_address_exists_again_below_a_tenant(
     method: str, path: str, body: Any, result: Any, meant: ops.Request
 ) -> None:
-    assert await asked(method, "/acme" + path, body, result=result) == replace(meant, tenant="acme")
+    assert await request_of(method, "/acme" + path, body, result=result) == replace(meant, tenant="acme")
 
 
 @pytest.mark.parametrize(("method", "path", "body", "result", "meant"), ROUTES[1:])
@@ -88,18 +90,18 @@ async def test_0_3_has_the_same_below_v1(
     if isinstance(meant, ops.CancelTask):
         meant = ops.CancelTask(id="t1")
     path = "/v1/card" if path == "/extendedAgentCard" else "/v1" + path
-    assert await asked(method, path, body, result=result) == meant
+    assert await request_of(method, path, body, result=result) == meant
 
 
 @pytest.mark.parametrize("path", ["/message:send", "/message:stream", "/acme/message:send"])
 async def test_a_message_is_the_whole_body(path: str) -> None:
-    sent = await asked("POST", path, BODY)
+    sent = await request_of("POST", path, BODY)
     assert isinstance(sent, ops.SendMessage) and sent.message.text == "hello"
 
 
 @pytest.mark.parametrize("path", ["/v1/message:send", "/v1/message:stream"])
 async def test_a_message_of_0_3_has_content(path: str) -> None:
-    sent = await asked("POST", path, CONTENT)
+    sent = await request_of("POST", path, CONTENT)
     assert isinstance(sent, ops.SendMessage) and sent.message.text == "hello"
 
 
@@ -166,7 +168,7 @@ async def test_several_agents_have_their_own_addresses() -> None:
 @pytest.mark.parametrize("query", ["historyLength=3", "history_length=3", "historyLength=1&historyLength=3"])
 @pytest.mark.parametrize("path", ["/tasks/t1", "/v1/tasks/t1"])
 async def test_a_query_may_be_spelled_either_way_and_the_last_value_counts(path: str, query: str) -> None:
-    assert await asked("GET", path, query=query) == ops.GetTask(id="t1", history_length=3)
+    assert await request_of("GET", path, query=query) == ops.GetTask(id="t1", history_length=3)
 
 
 async def test_a_list_takes_all_it_can_take_from_the_query() -> None:
@@ -175,7 +177,7 @@ async def test_a_list_takes_all_it_can_take_from_the_query() -> None:
         "&statusTimestampAfter=2026-01-02T03:04:05+00:00&includeArtifacts=true&unknown=1"
     )
     page = TaskPage(tasks=(), next_page_token="", page_size=7, total_size=0)
-    assert await asked("GET", "/tasks", query=query, result=page) == ops.ListTasks(
+    assert await request_of("GET", "/tasks", query=query, result=page) == ops.ListTasks(
         context_id="c 1",
         status=TaskState.WORKING,
         page_size=7,
@@ -208,7 +210,7 @@ async def test_a_value_that_makes_no_sense_is_named(query: str, field: str) -> N
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b" \n", b'{"id":"other"}'])
 @pytest.mark.parametrize("path", ["/tasks/t1:cancel", "/tasks/t1:subscribe", "/v1/tasks/t1:cancel"])
 async def test_a_body_that_says_nothing_is_fine(path: str, body: bytes) -> None:
-    assert (await asked("POST", path, body)).id == "t1"  # type: ignore[attr-defined]
+    assert (await request_of("POST", path, body)).id == "t1"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ async def test_a_form_cannot_send_a_message() -> None:
 
 async def test_a_tenant_in_the_body_must_be_the_one_in_the_path() -> None:
     body = msgspec.json.encode({**HELLO, "tenant": "acme"})
-    assert (await asked("POST", "/acme/message:send", body)).tenant == "acme"
+    assert (await request_of("POST", "/acme/message:send", body)).tenant == "acme"
     answer = await request(app_of(), "POST", "/other/message:send", body)
     assert (
         answer.status == 400 and answer.json["error"]["details"][1]["fieldViolations"][0]["field"] == "tenant"
@@ -322,7 +324,7 @@ async def test_a_tenant_in_the_body_must_be_the_one_in_the_path() -> None:
 async def test_a_tenant_may_be_in_the_query_and_is_then_the_one_in_the_path(method: str, path: str) -> None:
     page = TaskPage(tasks=(), next_page_token="", page_size=50, total_size=0)
     result = {"/tasks": page, "/extendedAgentCard": CARD}.get(path)
-    assert (await asked(method, path, result=result, query="tenant=acme")).tenant == "acme"
+    assert (await request_of(method, path, result=result, query="tenant=acme")).tenant == "acme"
     answer = await request(app_of(), method, "/other" + path, query="tenant=acme")
     assert answer.status == 400 and "tenant" in answer.json["error"]["message"]
 
@@ -330,7 +332,9 @@ async def test_a_tenant_may_be_in_the_query_and_is_then_the_one_in_the_path(meth
 async def test_0_3_may_have_the_id_of_a_new_push_config_in_the_query() -> None:
     config = PushConfig(id="p1", task_id="t1", url=HOOK)
     path = "/v1/tasks/t1/pushNotificationConfigs"
-    made = await asked("POST", path, {"pushNotificationConfig": PUSH}, result=config, query="configId=p1")
+    made = await request_of(
+        "POST", path, {"pushNotificationConfig": PUSH}, result=config, query="configId=p1"
+    )
     assert made == ops.CreatePushConfig(config=config)
 
 
@@ -347,7 +351,7 @@ async def test_0_3_may_have_the_id_of_a_new_push_config_in_the_query() -> None:
 async def test_0_3_takes_a_push_config_however_it_is_wrapped(body: Any) -> None:
     config = PushConfig(id="p1", task_id="t1", url=HOOK)
     path = "/v1/tasks/t1/pushNotificationConfigs"
-    assert await asked("POST", path, body, result=config) == ops.CreatePushConfig(config=config)
+    assert await request_of("POST", path, body, result=config) == ops.CreatePushConfig(config=config)
 
 
 # --- answers

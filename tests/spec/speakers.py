@@ -92,7 +92,7 @@ class Rest:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def _asked(self, method: str, params: Document) -> tuple[str, str, bytes]:
+    def _request(self, method: str, params: Document) -> tuple[str, str, bytes]:
         verb, path = self.PATHS[method]
         rest = dict(params)
         for name in ("taskId", "id"):
@@ -106,7 +106,7 @@ class Rest:
         return verb, f"{self.url}{path}{'?' + query if query else ''}", b""
 
     async def call(self, method: str, params: Document, **headers: str) -> Any:
-        verb, url, body = self._asked(method, params)
+        verb, url, body = self._request(method, params)
         async with raw.post(url, body, raw.spelled(headers), method=verb) as response:
             said = json.loads(await raw.read(response))
             if response.status != 200:
@@ -114,7 +114,7 @@ class Rest:
             return said
 
     async def stream(self, method: str, params: Document, **headers: str) -> AsyncIterator[Document]:
-        verb, url, body = self._asked(method, params)
+        verb, url, body = self._request(method, params)
         async with raw.post(url, body, raw.spelled(headers), method=verb) as response:
             if response.status != 200:
                 raise _of_http(response.status, json.loads(await raw.read(response)))

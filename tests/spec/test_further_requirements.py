@@ -22,7 +22,7 @@ from dragoman.push.options import PushOptions
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests import raw
-from tests.push.webhook import Receiver, Told
+from tests.push.webhook import Notification, Receiver
 from tests.requirements import older, requirement
 from tests.spec.speakers import JsonRpc
 from tests.spec.test_requirements import (
@@ -181,7 +181,7 @@ async def test_an_address_in_a_message_is_handed_to_the_agent_and_not_followed()
         parts = [{"text": "read"}, {"url": hook.url, "mediaType": "text/plain"}]
         answer = await JsonRpc(url).call("SendMessage", message("read", parts=parts))
         assert answer["task"]["artifacts"][0]["parts"][0]["text"] == hook.url
-        assert not hook.told and not hook.refused
+        assert not hook.notifications and not hook.refused
 
 
 @requirement(114)
@@ -228,7 +228,7 @@ async def test_a_failed_notification_is_retried_after_the_requested_delay() -> N
     assert 10 <= PushOptions().timeout <= 30
     answers = [503, 500]
 
-    async def stumbling(told: Told) -> int:
+    async def stumbling(received: Notification) -> int:
         return answers.pop(0) if answers else 200
 
     async with (
@@ -237,8 +237,10 @@ async def test_a_failed_notification_is_retried_after_the_requested_delay() -> N
     ):
         config = {"taskPushNotificationConfig": {"url": hook.url}}
         await JsonRpc(url).call("SendMessage", {**message("hi"), "configuration": config})
-        await hook.until(lambda: any(b"TASK_STATE_COMPLETED" in told.body for told in hook.told))
-        assert [told.delivery for told in hook.refused] == [hook.told[0].delivery] * 2
+        await hook.until(
+            lambda: any(b"TASK_STATE_COMPLETED" in received.body for received in hook.notifications)
+        )
+        assert [received.delivery for received in hook.refused] == [hook.notifications[0].delivery] * 2
 
 
 # --- authorisation within a task

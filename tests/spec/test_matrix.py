@@ -227,8 +227,8 @@ async def test_a_question_waits_for_its_answer(way: Way, it: Client) -> None:
     if way.lacks("turns"):
         return
     assert asked.state is TaskState.INPUT_REQUIRED and asked.text == "Which city?"
-    told = await it.send("Paris", task=asked.id, context=asked.context_id)
-    assert told.id == asked.id and told.text == "It is Paris"
+    received = await it.send("Paris", task=asked.id, context=asked.context_id)
+    assert received.id == asked.id and received.text == "It is Paris"
 
 
 async def test_a_conversation_goes_on_in_its_context(it: Client) -> None:

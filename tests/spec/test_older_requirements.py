@@ -100,10 +100,10 @@ async def test_a_webhook_of_0_1_gets_the_task_with_the_token_in_a_header(url: st
     async with Receiver() as hook:
         config = {"url": hook.url, "token": "my-token"}
         await result(url, "tasks/send", task("t", "hi", pushNotification=config))
-        (told, *_) = await hook.heard(1)
-        assert told.headers["x-a2a-notification-token"] == "my-token"
-        assert "t" in (told.document.get("id"), told.document.get("taskId"))
-        assert told.document["status"]["state"] == "completed"
+        (received, *_) = await hook.wait_for(1)
+        assert received.headers["x-a2a-notification-token"] == "my-token"
+        assert "t" in (received.document.get("id"), received.document.get("taskId"))
+        assert received.document["status"]["state"] == "completed"
 
 
 @older("X16")

@@ -32,14 +32,16 @@ async def serving(make: Callable[[], Any]) -> AsyncIterator[str]:
         listener.close()
 
 
-def said(text: str, **more: Any) -> dict[str, Any]:
+def user_message(text: str, **more: Any) -> dict[str, Any]:
     message = {"role": "user", "parts": [{"type": "text", "text": text}], "messageId": "0f1e2d3c", **more}
     return {"message": message}
 
 
 async def test_hello_world_answers_with_the_message_the_quickstart_shows() -> None:
     async with serving(quickstart.hello_world) as url:
-        response = await raw.call(url, "message/send", said("how much is 10 USD in INR?"), a2a_version="")
+        response = await raw.call(
+            url, "message/send", user_message("how much is 10 USD in INR?"), a2a_version=""
+        )
     result = response["result"]
     assert response["jsonrpc"] == "2.0" and response["id"] == 1
     assert result.pop("messageId")
@@ -49,7 +51,7 @@ async def test_hello_world_answers_with_the_message_the_quickstart_shows() -> No
 
 async def test_hello_world_streams_one_chunk_that_is_final() -> None:
     async with serving(quickstart.hello_world) as url:
-        stream = raw.stream(url, "message/stream", said("how much is 10 USD in INR?"), a2a_version="")
+        stream = raw.stream(url, "message/stream", user_message("how much is 10 USD in INR?"), a2a_version="")
         chunks = [event.result async for event in stream]
     (chunk,) = chunks
     assert chunk.pop("messageId")
@@ -84,7 +86,9 @@ async def test_the_quickstart_agent_serves_every_version(version: str) -> None:
 
 async def test_the_currency_agent_answers_in_a_single_turn_with_a_task_that_can_be_had_again() -> None:
     async with serving(quickstart.currency) as url:
-        task = await raw.result(url, "message/send", said("how much is 10 USD in INR?"), a2a_version="")
+        task = await raw.result(
+            url, "message/send", user_message("how much is 10 USD in INR?"), a2a_version=""
+        )
         again = await raw.result(url, "tasks/get", {"id": task["id"]}, a2a_version="")
     assert task["type"] == "task" and task["status"]["state"] == "completed"
     (artifact,) = task["artifacts"]
@@ -95,7 +99,7 @@ async def test_the_currency_agent_answers_in_a_single_turn_with_a_task_that_can_
 
 async def test_the_currency_agent_streams_its_progress_then_an_artifact_then_the_end() -> None:
     async with serving(quickstart.currency) as url:
-        stream = raw.stream(url, "message/stream", said("how much is 10 USD in INR?"), a2a_version="")
+        stream = raw.stream(url, "message/stream", user_message("how much is 10 USD in INR?"), a2a_version="")
         events = [event.result async for event in stream]
     progress = [
         event["status"]["message"]["parts"][0]["text"]
@@ -113,11 +117,11 @@ async def test_the_currency_agent_streams_its_progress_then_an_artifact_then_the
 
 async def test_the_currency_agent_asks_and_goes_on_with_the_same_task() -> None:
     async with serving(quickstart.currency) as url:
-        first = await raw.result(url, "message/send", said("how much is 100 USD?"), a2a_version="")
+        first = await raw.result(url, "message/send", user_message("how much is 100 USD?"), a2a_version="")
         assert first["status"]["state"] == "input-required"
         question = first["status"]["message"]["parts"][0]["text"]
         assert question == "To which currency would you like to convert?"
-        answer = said("in GBP", taskId=first["id"], contextId=first["contextId"])
+        answer = user_message("in GBP", taskId=first["id"], contextId=first["contextId"])
         second = await raw.result(url, "message/send", answer, a2a_version="")
     assert second["id"] == first["id"] and second["status"]["state"] == "completed"
     assert second["artifacts"][0]["parts"][0]["text"] == "100 USD is 74.91 GBP"
@@ -125,6 +129,6 @@ async def test_the_currency_agent_asks_and_goes_on_with_the_same_task() -> None:
 
 async def test_the_question_of_the_currency_agent_ends_its_stream() -> None:
     async with serving(quickstart.currency) as url:
-        stream = raw.stream(url, "message/stream", said("how much is 100 USD?"), a2a_version="")
+        stream = raw.stream(url, "message/stream", user_message("how much is 100 USD?"), a2a_version="")
         events = [event.result async for event in stream]
     assert events[-1]["status"]["state"] == "input-required" and events[-1]["final"] is True

@@ -795,8 +795,8 @@ async def test_a_webhook_gets_every_event_with_its_credentials(house: House) -> 
             }
         }
         task = (await house.call("SendMessage", inline))["task"]
-        await hook.until(lambda: any("COMPLETED" in each.body.decode() for each in hook.told))
-        for each in hook.told:
+        await hook.until(lambda: any("COMPLETED" in each.body.decode() for each in hook.notifications))
+        for each in hook.notifications:
             assert each.method == "POST" and each.headers["content-type"] == "application/a2a+json"
             assert each.headers["authorization"] == "Bearer my-secret"
             assert each.headers["x-a2a-notification-token"] == "my-token"
@@ -821,8 +821,8 @@ async def test_push_configs_work_until_they_are_deleted(house: House) -> None:
         await house.call("DeleteTaskPushNotificationConfig", named)
         await house.refusal("GetTaskPushNotificationConfig", named, "TASK_NOT_FOUND")
         await house.send("a cat", taskId=task["id"])
-        await kept.until(lambda: any("COMPLETED" in each.body.decode() for each in kept.told))
-        assert not any("COMPLETED" in each.body.decode() for each in gone.told)
+        await kept.until(lambda: any("COMPLETED" in each.body.decode() for each in kept.notifications))
+        assert not any("COMPLETED" in each.body.decode() for each in gone.notifications)
 
 
 @requirement(177)

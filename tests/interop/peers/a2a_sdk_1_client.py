@@ -71,7 +71,7 @@ def state_of(task: Task) -> str:
     return TaskState.Name(task.status.state)
 
 
-def said(event: StreamResponse) -> tuple[Task | None, str, str]:
+def read_event(event: StreamResponse) -> tuple[Task | None, str, str]:
     """The task in an event if it has one, the state it tells, the artifact text it adds."""
     match event.WhichOneof("payload"):
         case "task":
@@ -85,7 +85,7 @@ def said(event: StreamResponse) -> tuple[Task | None, str, str]:
 
 
 async def first_task(stream: AsyncIterator[StreamResponse]) -> Task:
-    task, _, _ = said(await anext(stream))
+    task, _, _ = read_event(await anext(stream))
     assert task is not None, "the first event is no task"
     return task
 
@@ -138,7 +138,7 @@ async def stream() -> str:
     client = await connect()
     task, state, text, events = None, "", "", 0
     async for event in client.send_message(request("stream:20")):
-        found, new, more = said(event)
+        found, new, more = read_event(event)
         task, state, events = found or task, new or state, events + 1
         text = more if found else text + more
     assert task is not None
@@ -191,7 +191,7 @@ async def cancel_stream() -> None:
     events = client.send_message(request("ticks:300"))
     running = await first_task(events)
     await client.cancel_task(CancelTaskRequest(id=running.id))
-    expect([state async for event in events if (state := said(event)[1])][-1], "TASK_STATE_CANCELED")
+    expect([state async for event in events if (state := read_event(event)[1])][-1], "TASK_STATE_CANCELED")
 
 
 async def resubscribe() -> str:
@@ -200,7 +200,9 @@ async def resubscribe() -> str:
     running = await first_task(first)
     second = client.subscribe(SubscribeToTaskRequest(id=running.id))
     expect((await first_task(second)).id, running.id)
-    seen = [[state async for event in events if (state := said(event)[1])] for events in (first, second)]
+    seen = [
+        [state async for event in events if (state := read_event(event)[1])] for events in (first, second)
+    ]
     expect([states[-1] for states in seen], ["TASK_STATE_COMPLETED"] * 2)
     return f"{len(seen[0])} and {len(seen[1])} more events"
 
