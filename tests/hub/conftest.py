@@ -11,19 +11,50 @@ import pytest
 from dragoman.buses.local import LocalBus
 from dragoman.engine.engine import Engine
 from dragoman.engine.records import Record
+from dragoman.errors import Unreachable
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.metadata import NATIVE
+from dragoman.hub.models import Model
+from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.tools import HelpTool, Tool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
+from dragoman.hub.tools.fetcher import Page
+from dragoman.hub.tools.files import WriteTool
+from dragoman.hub.tools.mcp import McpServers
+from dragoman.hub.tools.remote_agents import RemoteAgents
+from dragoman.hub.tools.toolbox import toolbox as all_tools
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.task import Task
+from dragoman.push.guard import Guard
 from dragoman.stores import open_store
 from tests.hub.scripted import Scripted, ScriptedModel, by_agent
 
 TENANT = "1"
+
+
+class _NoPages:
+    async def fetch(self, url: str, *, limit: int = 0) -> Page:
+        raise Unreachable("there is no web in this test")
+
+
+def write_tool() -> WriteTool:
+    """`/write` for requests without a conversation."""
+    return WriteTool(Artifacts(open_database("memory:")))
+
+
+def toolbox(database: Database, *, model: Model, **services: Any) -> Sequence[Tool]:
+    """All commands. Those services that a test does not give have nothing in them."""
+    services = {
+        "fetcher": _NoPages(),
+        "mcp": McpServers({}),
+        "remotes": RemoteAgents({}, guard=Guard()),
+        **{name: service for name, service in services.items() if service is not None},
+    }
+    return all_tools(database, model=model, **services)
 
 
 class House:

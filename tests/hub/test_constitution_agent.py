@@ -11,22 +11,19 @@ from msgspec.structs import replace
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.hub.agents.constitution import Advisor, Constitution, Intent
 from dragoman.hub.models import ModelError, Stop, ToolCall, Usage
-from dragoman.hub.tools import Command, Session, always_repeatable
-from dragoman.hub.tools.files import WriteTool
+from dragoman.hub.tools import Command, Session, Tool
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import CancelTask, GetTask, ListTasks, SendMessage
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState
-from tests.hub.conftest import Begin, say
+from tests.hub.conftest import Begin, say, write_tool
 from tests.hub.scripted import ScriptedModel
 
 
-class Echo:
+class Echo(Tool):
     """A tool that says what it was given, and counts."""
 
     names = ("/search", "/exec")
-    bundle = "web"
     usage = "/search <words>"
-    repeatable = always_repeatable
 
     def __init__(self, *answers: str) -> None:
         self.ran: list[str] = []
@@ -335,7 +332,7 @@ async def test_a_file_that_was_cut_off_is_completed(house: Begin) -> None:
                 "Done.",
             ]
         },
-        tools=[WriteTool()],
+        tools=[write_tool()],
     )
     task = await home.ask("go")
     file = next(a for a in task.artifacts if a.artifact_id == f"{task.id}-file-0")
@@ -348,7 +345,7 @@ async def test_a_file_that_was_cut_off_is_completed(house: Begin) -> None:
 
 async def test_a_file_that_never_ends_is_not_written(house: Begin) -> None:
     home = await house(
-        {"Index": ["/write a.txt\none", "two", "three", "four", "Sorry."]}, tools=[WriteTool()]
+        {"Index": ["/write a.txt\none", "two", "three", "four", "Sorry."]}, tools=[write_tool()]
     )
     task = await home.ask("go")
     assert "ERR: the block was not closed with /endwrite" in home.model.prompts[-1].messages[-1].content
@@ -457,7 +454,7 @@ async def test_defect_10_a_context_is_opaque_unless_the_constitution_remembers_i
 
 
 async def test_defect_6_a_task_asked_for_in_one_piece_has_files_tools_and_history(house: Begin) -> None:
-    home = await house({"Index": ["/help\n/write a.txt\nhi\n/endwrite", "Done."]}, tools=[WriteTool()])
+    home = await house({"Index": ["/help\n/write a.txt\nhi\n/endwrite", "Done."]}, tools=[write_tool()])
     task = await home.ask("go")
     names = {a.artifact_id.removeprefix(task.id) for a in task.artifacts}
     assert names == {"-text-0", "-tool-0", "-tool-1", "-file-0"}

@@ -34,11 +34,10 @@ from dragoman.hub.tenants.policy import DEFAULT_APPROVE
 from dragoman.hub.tools.fetcher import Page
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
-from dragoman.hub.tools.toolbox import toolbox
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer, McpTool
 from dragoman.push.guard import Guard
-from tests.hub.conftest import Begin, House
+from tests.hub.conftest import Begin, House, toolbox
 from tests.hub.house import SCOUT
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import Scripted, ScriptedModel

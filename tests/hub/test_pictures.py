@@ -21,10 +21,9 @@ from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.database import Database
 from dragoman.hub.tools.fetcher import MAX_PAGE_BYTES, HttpFetcher, Page
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.toolbox import toolbox
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
-from tests.hub.conftest import Begin, House
+from tests.hub.conftest import Begin, House, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import Provider, chunk

@@ -19,10 +19,9 @@ from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.mcp import read_registry as read_servers
 from dragoman.hub.tools.registry_file import RegistryFile
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents, read_registry
-from dragoman.hub.tools.toolbox import toolbox
 from dragoman.mcp.connection import McpServer
 from dragoman.push.guard import Guard
-from tests.hub.conftest import Begin
+from tests.hub.conftest import Begin, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_tools import database, fed, neighbour, served
@@ -161,7 +160,7 @@ async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(
         (b'{"servers": {"a": {"url": "https://x", "headrs": {}}}}', "did you mean 'headers'"),
         (b'{"servers": {"a": {"command": "x", "colour": 1}}}', "members are command, args"),
         (b'{"servers": {"a": {}}}', "needs either a command or a url"),
-        (b'{"servers": {"a b": {"command": "x"}}}', "is no name to call a server by"),
+        (b'{"servers": {"a b": {"command": "x"}}}', "is no name to call it by"),
         (b'{"servers": {"a": {"command": "x", "call_timeout_ms": 0}}}', "no registry of MCP servers"),
         (b"\xff", "no registry of MCP servers"),
         (b"[", "no registry of MCP servers"),

@@ -17,13 +17,13 @@ from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.models import ModelError, Prompt, ToolCall
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
-from dragoman.hub.tools import Command, Session
+from dragoman.hub.tools import Command, Session, Tool
 from dragoman.hub.tools.advisor import AdviseTool
-from dragoman.hub.tools.files import ExecTool, WriteTool
+from dragoman.hub.tools.files import ExecTool
 from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store
-from tests.hub.conftest import House
+from tests.hub.conftest import House, write_tool
 from tests.hub.scripted import ScriptedModel
 
 AGENTS = tuple(Constitution(id=name.lower(), name=name, capabilities=KNOWN) for name in "ABC")
@@ -46,11 +46,10 @@ def think(prompt: Prompt) -> str:
     }[who][step]
 
 
-class Once:
+class Once(Tool):
     """A tool that counts its runs."""
 
     names = ("/exec",)
-    bundle = "exec"
     usage = "/exec <command>"
 
     def __init__(self, *, repeatable: bool = True) -> None:
@@ -123,7 +122,7 @@ class DyingLog:
 
 
 async def open_house(store: Any, tool: Once) -> House:
-    return await House(store, grace=0.01).open(ScriptedModel(think), *AGENTS, tools=[tool, WriteTool()])
+    return await House(store, grace=0.01).open(ScriptedModel(think), *AGENTS, tools=[tool, write_tool()])
 
 
 async def finish(home: House, task: str) -> Task:

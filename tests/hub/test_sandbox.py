@@ -27,8 +27,7 @@ from dragoman.hub.sandbox.workspace import Workspace
 from dragoman.hub.store.database import Database
 from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.toolbox import toolbox
-from tests.hub.conftest import Begin
+from tests.hub.conftest import Begin, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_tools import database, fed

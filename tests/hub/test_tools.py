@@ -31,13 +31,13 @@ from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.toolbox import ExternalServices, toolbox
+from dragoman.hub.tools.toolbox import ExternalServices
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
-from tests.hub.conftest import Begin, House
+from tests.hub.conftest import Begin, House, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.ports import free_port

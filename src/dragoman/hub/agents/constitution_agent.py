@@ -207,10 +207,8 @@ class ConstitutionTurn:
 
     async def _whole_query(self) -> str:
         preambles = []
-        for tool in self._tools:
-            preamble = getattr(tool, "preamble", None)
-            if preamble is not None and self._session.depth == 0:
-                preambles.append(await preamble(self._session))
+        if self._session.depth == 0:
+            preambles = [await tool.preamble(self._session) for tool in self._tools]
         who = await self._agent.roster() if self._agent.id == INDEX_ID else ""
         return query(self._text, preambles=preambles, roster=who)
 

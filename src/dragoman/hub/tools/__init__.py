@@ -7,7 +7,6 @@ truncation, errors, the block around the result.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -125,45 +124,43 @@ class Session(Struct, kw_only=True):
         return f"begun/{self.key}"
 
 
-async def always_repeatable(tool: object, command: Command, session: Session) -> bool:
-    """`repeatable` of tools that only read, that write under `Session.write_key`, or that follow a task."""
-    return True
+class Tool:
+    """What a command runs. A tool has `names`, mostly a `usage`, and `run`."""
 
-
-class Tool(Protocol):
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The commands it answers: `("/fetch",)`."""
-        ...
-
-    @property
-    def bundle(self) -> str:
-        """The bundle that grants it; empty: always granted."""
-        ...
+    names: tuple[str, ...]
+    """The commands it answers: `("/fetch",)`."""
 
     @property
     def usage(self) -> str:
         """A line or more for the system prompt and for `/help`."""
-        ...
+        return ""
+
+    @property
+    def bundle(self) -> str:
+        """The bundle that grants it; empty: always granted."""
+        return bundle_of(self.names[0])
 
     def label(self, command: Command) -> str:
         """Its name in `tool_call` events: `fetch:https://...`, `agent:scout`, `mcp:server.tool`."""
-        ...
+        return command.name[1:]
+
+    async def preamble(self, session: Session) -> str:
+        """Text that precedes a request in the prompt."""
+        return ""
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        """True if the command may run again after a crash interrupted it."""
-        ...
+        """True if the command may run again after a crash interrupted it: it only reads, writes under `Session.write_key`, or
+        follows a task."""
+        return True
 
     async def run(self, command: Command, session: Session) -> str:
         """The body of the result block. A failure is a text that begins with `ERR:`, or an `A2AError`."""
-        ...
+        raise NotImplementedError
 
 
-class HelpTool:
+class HelpTool(Tool):
     names = ("/help",)
-    bundle = ""
     usage = "/help [command]   what a command does and how it is written"
-    repeatable = always_repeatable
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = tuple(tools)
@@ -184,19 +181,11 @@ class HelpTool:
         return f"ERR: there is no command {topic} for this agent"
 
 
-class UnavailableTool:
+class UnavailableTool(Tool):
     """A known command that this hub does not have. It answers with the reason."""
 
-    usage = ""
-    repeatable = always_repeatable
-
     def __init__(self, name: str, why: str) -> None:
-        self.names = (name,)
-        self.bundle = bundle_of(name)
-        self._why = why
-
-    def label(self, command: Command) -> str:
-        return command.name[1:]
+        self.names, self._why = (name,), why
 
     async def run(self, command: Command, session: Session) -> str:
         return f"ERR: {command.name} is not available: {self._why}"

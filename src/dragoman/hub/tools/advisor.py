@@ -16,7 +16,7 @@ from dragoman.hub.agents.constitution import Advisor
 from dragoman.hub.models import ChatMessage, Model, Prompt, traits_of
 from dragoman.hub.models.calls import ask
 from dragoman.hub.quote import HOW_TO_READ, quote
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 
 CONTINUE, REDIRECT, HALT = "CONTINUE", "REDIRECT", "HALT"
 
@@ -68,17 +68,12 @@ _ADVICE_PROMPT = (
 )
 
 
-class AdviseTool:
+class AdviseTool(Tool):
     names = ("/advise",)
-    bundle = "advise"
     usage = "/advise <question>   ask a stronger model; it knows only what you write there (2 in one reply)"
-    repeatable = always_repeatable
 
     def __init__(self, model: Model) -> None:
         self._model = model
-
-    def label(self, command: Command) -> str:
-        return "advise"
 
     async def run(self, command: Command, session: Session) -> str:
         advisor = session.constitution.advisor

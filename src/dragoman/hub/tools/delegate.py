@@ -17,7 +17,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.agents.constitution import ID, INDEX_ID
 from dragoman.hub.agents.event_writer import events_id
 from dragoman.hub.quote import flatten, quote
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 from dragoman.model.content import Message
 from dragoman.model.fold import Fold
 from dragoman.model.questions import questions_in
@@ -30,11 +30,9 @@ Context = Callable[[Session], Awaitable[list[str]]]
 """Returns lines about the work so far, for the delegated agent."""
 
 
-class AgentTool:
+class AgentTool(Tool):
     names = ("/agent",)
-    bundle = "delegation"
     usage = "/agent <id> <task>   have another agent do a task; it sees only what you write there"
-    repeatable = always_repeatable
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
@@ -51,11 +49,9 @@ class AgentTool:
         return _body(await delegate(session, agent, task, session.key, stream, context))
 
 
-class ParallelTool:
+class ParallelTool(Tool):
     names = ("/parallel",)
-    bundle = "delegation"
     usage = "/parallel … /endparallel   several /agent lines between them, done at the same time (16 at most)"
-    repeatable = always_repeatable
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context

@@ -18,7 +18,7 @@ from dragoman.hub.sandbox.workspace import READ_LIMIT
 from dragoman.hub.store.artifacts import Artifacts, StoredPictures, clean_path
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import Memories
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 
 
 class Pictures:
@@ -41,13 +41,11 @@ RESPONSE_LIMIT = 10 * 1024 * 1024
 NO_STORE = "files are kept with a conversation, and this request has none"
 
 
-class WriteTool:
+class WriteTool(Tool):
     names = ("/write",)
-    bundle = "write"
     usage = "/write [--persist] <path>\n<content>\n/endwrite   make a file for the user; --persist keeps it for later /read"
-    repeatable = always_repeatable
 
-    def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, artifacts: Artifacts, sandbox: Sandbox | None = None) -> None:
         self._artifacts, self._sandbox = artifacts, sandbox
 
     def label(self, command: Command) -> str:
@@ -74,7 +72,7 @@ class WriteTool:
         return f"OK: captured {size} bytes for '{path}'\n{await self._keep(session, path, content)}"
 
     async def _keep(self, session: Session, path: str, content: str) -> str:
-        if self._artifacts is None or not session.conversation:
+        if not session.conversation:
             return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
         try:
             stored = await self._artifacts.put(
@@ -87,17 +85,15 @@ class WriteTool:
         return f"OK: persisted {stored.size} bytes (artifact #{stored.id})"
 
 
-class ReadTool:
+class ReadTool(Tool):
     names = ("/read",)
-    bundle = "read"
     usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
-    repeatable = always_repeatable
 
     def __init__(
         self,
-        artifacts: Artifacts | None = None,
-        memories: Memories | None = None,
-        pictures: Pictures | None = None,
+        artifacts: Artifacts,
+        memories: Memories,
+        pictures: Pictures,
         sandbox: Sandbox | None = None,
     ) -> None:
         self._artifacts, self._memories, self._pictures = artifacts, memories, pictures
@@ -110,39 +106,35 @@ class ReadTool:
         made = None
         if self._sandbox is not None and not command.args.startswith("#"):
             made = await self._sandbox.read(session.tenant, command.args)
-        if self._artifacts is not None and session.conversation:
-            return await self._read_stored(self._artifacts, command, session, made)
+        if session.conversation:
+            return await self._read_stored(command, session, made)
         if self._sandbox is None:
             return f"ERR: artifact store unavailable: {NO_STORE}"
         if made is None:
             return f"ERR: there is no file {command.args!r} in the workspace (try /list)"
         return await self._show(session, made, mimetypes.guess_type(command.args)[0] or "")
 
-    async def _read_stored(
-        self, artifacts: Artifacts, command: Command, session: Session, made: bytes | None
-    ) -> str:
+    async def _read_stored(self, command: Command, session: Session, made: bytes | None) -> str:
         """A file of the conversation, or else `made`, the file of the workspace."""
         named = re.fullmatch(r"#(\d{1,15})(?:\s+via=mem:#?(\d{1,15}))?", command.args)
         if named is None:
-            found = await artifacts.by_path(session.tenant, session.conversation, command.args)
+            found = await self._artifacts.by_path(session.tenant, session.conversation, command.args)
         else:
-            found = await artifacts.get(session.tenant, int(named[1]))
+            found = await self._artifacts.get(session.tenant, int(named[1]))
             if found is not None and found.conversation_id != session.conversation:
                 # A file of another conversation needs a memory entry that links it.
-                entry = None
-                if named[2] and self._memories is not None:
-                    entry = await self._memories.get(session.tenant, int(named[2]))
+                entry = await self._memories.get(session.tenant, int(named[2])) if named[2] else None
                 if entry is None or entry.artifact_id != found.id:
                     return f"ERR: #{named[1]} is of another conversation; name the memory that links it: via=mem:<entry>"
         if found is None and made is not None:
             return await self._show(session, made, mimetypes.guess_type(command.args)[0] or "")
         if found is None:
             return f"ERR: there is no file {command.args!r} (try /list)"
-        content = await artifacts.content(session.tenant, found.id, READ_LIMIT + 1) or b""
+        content = await self._artifacts.content(session.tenant, found.id, READ_LIMIT + 1) or b""
         return await self._show(session, content, found.mime)
 
     async def _show(self, session: Session, content: bytes, mime: str) -> str:
-        if mime.startswith("image/") and not mime.endswith("xml") and self._pictures is not None:
+        if mime.startswith("image/") and not mime.endswith("xml"):
             if len(content) > READ_LIMIT:
                 return f"ERR: a picture may have {READ_LIMIT} bytes here"
             return await self._pictures.show(session, Image(media_type=mime, content=content))
@@ -150,21 +142,16 @@ class ReadTool:
         return f"{text}\n[the file goes on: this is its first MiB]" if len(content) > READ_LIMIT else text
 
 
-class ListTool:
+class ListTool(Tool):
     names = ("/list",)
-    bundle = "read"
     usage = "/list   the files kept with this conversation, and those of the workspace"
-    repeatable = always_repeatable
 
-    def __init__(self, artifacts: Artifacts | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, artifacts: Artifacts, sandbox: Sandbox | None = None) -> None:
         self._artifacts, self._sandbox = artifacts, sandbox
-
-    def label(self, command: Command) -> str:
-        return "list"
 
     async def run(self, command: Command, session: Session) -> str:
         lines = []
-        if self._artifacts is not None and session.conversation:
+        if session.conversation:
             files = await self._artifacts.list(session.tenant, session.conversation)
             lines = [f"#{file.id}  {flatten(file.path)}  ({file.size} bytes)" for file in files] or [
                 "(no files)"
@@ -185,9 +172,8 @@ def _persist(args: str) -> tuple[bool, str]:
 DISABLED = "commands are disabled on this hub"
 
 
-class ExecTool:
+class ExecTool(Tool):
     names = ("/exec",)
-    bundle = "exec"
     usage = "/exec <command>   run a shell command in a confined place"
 
     def __init__(self, sandbox: Sandbox | None = None) -> None:

@@ -10,17 +10,17 @@ restarted at its next use; an idle one is stopped.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.quote import flatten
-from dragoman.hub.tools import Allows, Command, Session, allow_all
+from dragoman.hub.tools import Allows, Command, Session, Tool, allow_all
+from dragoman.hub.tools.registry_file import read_entries
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
 
 BROWSER = "playwright"
@@ -69,34 +69,20 @@ DESCRIPTION_CHARACTERS = 1000
 """Characters of a tool's description in `/mcp tools`."""
 
 
-class _ServersFile(Struct, frozen=True):
-    servers: dict[str, McpServer] = {}
-
-
 def read_registry(path: Path) -> dict[str, McpServer]:
-    """The servers of a file; none if there is no such file. Raises `InvalidParams`."""
-    if not path.is_file():
-        return {}
-    try:
-        raw = path.read_bytes()
-        servers = msgspec.json.decode(raw, type=_ServersFile).servers
-        document = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise InvalidParams(f"{path.name} is no registry of MCP servers: {error}") from error
-    _refuse_unknown(document, _ServersFile, path.name)
-    for name in servers:
-        _refuse_unknown(document["servers"][name], McpServer, f"{path.name}: server {name!r}")
+    """The servers of a file; none if there is no such file. Raises `InvalidParams`, also for a member that would be ignored: it is
+    misspelled, or of another program's format."""
+    servers, document = read_entries(path, "servers", McpServer, "MCP servers")
+    _refuse_unknown(document, ("servers",), path.name)
     for name, server in servers.items():
-        if not name or name.split() != [name]:
-            raise InvalidParams(f"{path.name}: {name!r} is no name to call a server by")
+        where = f"{path.name}: server {name!r}"
+        _refuse_unknown(document["servers"][name], McpServer.__struct_fields__, where)
         if bool(server.command) == bool(server.url):
-            raise InvalidParams(f"{path.name}: server {name!r} needs either a command or a url")
+            raise InvalidParams(f"{where} needs either a command or a url")
     return servers
 
 
-def _refuse_unknown(given: dict[str, Any], kind: type[Struct], where: str) -> None:
-    """Raises `InvalidParams` for a member that would be ignored: it is misspelled, or of another program's format."""
-    known = kind.__struct_fields__
+def _refuse_unknown(given: Iterable[str], known: tuple[str, ...], where: str) -> None:
     for member in given:
         if member not in known:
             close = get_close_matches(member.lower(), known, 1, 0.6)
@@ -167,12 +153,11 @@ def _content(content: Any) -> str:
     return f"[{content.type} {getattr(content, 'mime_type', '') or ''}]".replace(" ]", "]")
 
 
-class McpCommand:
+class McpCommand(Tool):
     names = ("/mcp",)
-    bundle = "mcp"
     usage = "/mcp tools [server] | /mcp call <server> <tool> {json}   use the tools of MCP servers"
 
-    def __init__(self, servers: McpServers | None = None, check: Check | None = None) -> None:
+    def __init__(self, servers: McpServers, check: Check | None = None) -> None:
         self._servers, self._check = servers, check
 
     def label(self, command: Command) -> str:
@@ -184,7 +169,7 @@ class McpCommand:
         verb, _, rest = command.args.partition(" ")
         if session.was_interrupted:
             return False
-        if verb != "call" or self._servers is None:
+        if verb != "call":
             return True
         try:
             server, tool, _ = _parse_call(rest)
@@ -193,11 +178,11 @@ class McpCommand:
             return False
 
     async def run(self, command: Command, session: Session) -> str:
-        if self._servers is None or not await self._servers.visible(session.tenant):
+        if not await self._servers.visible(session.tenant):
             return "ERR: this hub has no MCP servers"
         verb, _, rest = command.args.partition(" ")
         if verb == "tools":
-            return await self._tools(self._servers, rest.strip(), session)
+            return await self._tools(rest.strip(), session)
         if verb == "call":
             server, tool, arguments = _parse_call(rest)
             if server == BROWSER and (why := await refuse_addresses(self._check, arguments)):
@@ -206,8 +191,8 @@ class McpCommand:
             return text if ok else f"ERR: {text}"
         return f"ERR: usage: {self.usage}"
 
-    async def _tools(self, servers: McpServers, only: str, session: Session) -> str:
-        lines = []
+    async def _tools(self, only: str, session: Session) -> str:
+        servers, lines = self._servers, []
         for name in (only,) if only else await servers.visible(session.tenant):
             try:
                 found = await servers.tools(session.tenant, name)

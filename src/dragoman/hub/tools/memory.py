@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
@@ -24,11 +24,9 @@ USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem sha
 Verb = Callable[[str, Command, Session], Awaitable[str]]
 
 
-class MemTool:
+class MemTool(Tool):
     names = ("/mem",)
-    bundle = "mem"
     usage = USAGE
-    repeatable = always_repeatable
 
     def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
         self._pads, self._memories = scratchpads, memories
@@ -204,14 +202,12 @@ REMINDER_BYTES = 16 * 1024
 """Bytes of them."""
 
 
-class LessonTool:
+class LessonTool(Tool):
     names = ("/lesson",)
-    bundle = "lessons"
     usage = (
         "/lesson <where it went wrong>: <what to do instead> | /lesson list | /lesson search <words> | "
         "/lesson delete <id>   remember for next time (longer ones: the first line, the lesson, /endlesson)"
     )
-    repeatable = always_repeatable
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories

@@ -8,19 +8,17 @@ from dragoman.hub.quote import flatten, quote
 from dragoman.hub.schedules.run_times import find_zone, format_time
 from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 
 _TODO_VERBS = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 
 
-class TodoTool:
+class TodoTool(Tool):
     names = ("/todo",)
-    bundle = "todos"
     usage = (
         "/todo list [all] | /todo add <what> | /todo start|done|cancel <id or subject> | "
         "/todo subject|describe <id>: <text>   keep track of work that is still open"
     )
-    repeatable = always_repeatable
 
     def __init__(self, todos: Todos) -> None:
         self._todos = todos
@@ -102,15 +100,13 @@ def _begins(todo: Todo, words: str) -> bool:
 _VERBS = {"pause": PAUSED, "resume": ACTIVE}
 
 
-class ScheduleTool:
+class ScheduleTool(Tool):
     names = ("/schedule",)
-    bundle = "schedule"
     usage = (
         "/schedule <when>: <what to do then> | /schedule list | /schedule cancel|pause|resume <id>   have work done "
         "later (in 2 hours, tomorrow at 09:00) or again and again (every monday at 09:00, cron 0 9 * * mon-fri); a time zone "
         "may follow (every day at 09:00 in Europe/Berlin)"
     )
-    repeatable = always_repeatable
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from dragoman.errors import InvalidParams, keep_going
 from dragoman.hub.periodic import PeriodicWork
 
@@ -20,6 +22,21 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 2.0
 
 T = TypeVar("T")
+
+
+def read_entries(path: Path, member: str, kind: type[T], what: str) -> tuple[dict[str, T], dict[str, Any]]:
+    """The entries of a registry, each as `kind`, and the whole document; none if there is no such file. Raises `InvalidParams`."""
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        entries = msgspec.convert(document.get(member, {}), dict[str, kind])  # type: ignore[valid-type]
+    except FileNotFoundError:
+        return {}, {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise InvalidParams(f"{path.name} is no registry of {what}: {error}") from error
+    for name in entries:
+        if not name or name.split() != [name]:
+            raise InvalidParams(f"{path.name}: {name!r} is no name to call it by")
+    return entries, document
 
 
 class RegistryFile(Generic[T]):

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -34,7 +33,8 @@ from dragoman.engine.turn import record_of
 from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, keep_going
 from dragoman.hub.quote import flatten
 from dragoman.hub.store.catalogue import Catalogue
-from dragoman.hub.tools import Allows, Command, Session, allow_all
+from dragoman.hub.tools import Allows, Command, Session, Tool, allow_all
+from dragoman.hub.tools.registry_file import read_entries
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
@@ -79,21 +79,10 @@ class RemoteAgent(Struct, frozen=True, kw_only=True):
     """Allow loopback and private addresses."""
 
 
-class _RemotesFile(Struct, frozen=True):
-    agents: dict[str, RemoteAgent] = {}
-
-
 def read_registry(path: Path) -> dict[str, RemoteAgent]:
     """The agents of a file; none if there is no such file. Raises `InvalidParams`."""
-    if not path.is_file():
-        return {}
-    try:
-        agents = msgspec.json.decode(path.read_bytes(), type=_RemotesFile).agents
-    except (msgspec.DecodeError, OSError) as error:
-        raise InvalidParams(f"{path.name} is no registry of agents: {error}") from error
+    agents, _ = read_entries(path, "agents", RemoteAgent, "agents")
     for name, remote in agents.items():
-        if not name or name.split() != [name]:
-            raise InvalidParams(f"{path.name}: {name!r} is no name to call an agent by")
         if not remote.url.startswith(("http://", "https://")):
             raise InvalidParams(f"{path.name}: agent {name!r}: {remote.url!r} is no http or https URL")
         if remote.auth is not None and remote.auth.type != "bearer":
@@ -393,12 +382,11 @@ class HubPeers:
                 await peers.close()
 
 
-class A2ATool:
+class A2ATool(Tool):
     names = ("/a2a",)
-    bundle = "a2a"
     usage = "/a2a list | /a2a card <name> | /a2a call <name> <message>   agents elsewhere; they see only the message you write"
 
-    def __init__(self, remotes: RemoteAgents | None = None) -> None:
+    def __init__(self, remotes: RemoteAgents) -> None:
         self._remotes = remotes
 
     def label(self, command: Command) -> str:
@@ -410,7 +398,7 @@ class A2ATool:
         key, turn, name = f"call/{session.key}", session.turn, rest.strip().partition(" ")[0]
         if key in record_of(turn).children or record_of(turn).steps.get(key) is not None:
             return True
-        if verb != "call" or self._remotes is None or not await self._remotes.allows(session.tenant, name):
+        if verb != "call" or not await self._remotes.allows(session.tenant, name):
             return True
         if session.was_interrupted:
             task = await self._remotes.has(name, _message_id(session))
@@ -425,8 +413,7 @@ class A2ATool:
 
     async def run(self, command: Command, session: Session) -> str:
         remotes = self._remotes
-        seen = await remotes.visible(session.tenant) if remotes is not None else ()
-        if remotes is None or not seen:
+        if not (seen := await remotes.visible(session.tenant)):
             return "ERR: A2A unavailable: this hub has no remote agents"
         verb, _, rest = command.args.partition(" ")
         name, _, text = rest.strip().partition(" ")
@@ -435,16 +422,16 @@ class A2ATool:
         if verb in ("card", "call") and name and name not in seen:
             raise _unknown(name)
         if verb == "card" and name:
-            return await self._card(remotes, name)
+            return await self._card(name)
         if verb == "call" and name and text.strip():
-            return await self._call(remotes, name, text.strip(), session)
+            return await self._call(name, text.strip(), session)
         return f"ERR: usage: {self.usage}"
 
-    async def _card(self, remotes: RemoteAgents, name: str) -> str:
-        card = await remotes.card(name)
+    async def _card(self, name: str) -> str:
+        card = await self._remotes.card(name)
         lines = [
             f"name: {flatten(card.name)}",
-            f"url: {remotes.agents[name].url}",
+            f"url: {self._remotes.agents[name].url}",
             f"version: {flatten(card.version)}",
         ]
         lines += [
@@ -455,10 +442,8 @@ class A2ATool:
         lines += [f"  {flatten(skill.name)} — {flatten(skill.description)}" for skill in card.skills]
         return "\n".join(lines)
 
-    async def _call(self, remotes: RemoteAgents, name: str, text: str, session: Session) -> str:
-        if name not in remotes.agents:
-            return f"ERR: no remote agent named '{name}' (try /a2a list)"
-        turn, fold, limit = session.turn, Fold(), remotes.agents[name].timeout
+    async def _call(self, name: str, text: str, session: Session) -> str:
+        turn, fold, limit = session.turn, Fold(), self._remotes.agents[name].timeout
         message = Message(message_id=_message_id(session), role=Role.USER, parts=(Part(text=text),))
         try:
             async with asyncio.timeout(limit):
@@ -466,7 +451,7 @@ class A2ATool:
                     async for event in events:
                         fold.apply(event)
         except TimeoutError:
-            await self._cancel_remote(remotes, name, fold.task_id)
+            await self._cancel_remote(name, fold.task_id)
             raise Unreachable(f"{name} did not finish within {limit:g} s") from None
         if fold.message is not None:
             return fold.message.text or "(remote agent returned no text)"
@@ -476,13 +461,13 @@ class A2ATool:
         text = text or task.text or f"(remote agent returned no text; state={task.state.word})"
         return f"ERR: {name} ended {task.state.word}: {text}" if task.state.word in _FAILED_STATES else text
 
-    async def _cancel_remote(self, remotes: RemoteAgents, name: str, task: str) -> None:
+    async def _cancel_remote(self, name: str, task: str) -> None:
         """Cancel the remote's task."""
         if not task:
             return
         with suppress(A2AError, TimeoutError):
             async with asyncio.timeout(5):
-                service, _ = await remotes.find(PREFIX + name, Scope())
+                service, _ = await self._remotes.find(PREFIX + name, Scope())
                 await service.call(Call(), CancelTask(id=task))
 
 

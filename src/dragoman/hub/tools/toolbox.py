@@ -41,7 +41,6 @@ from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
 from dragoman.hub.tools.web import (
     ADDRESSES,
-    NO_BROWSER,
     BrowseTool,
     FetchTool,
     SearchEngine,
@@ -54,7 +53,6 @@ log = logging.getLogger(__name__)
 
 AGENTS_FILE, SERVERS_FILE = "a2a_agents.json", "mcp_servers.json"
 _ABSENT = {
-    "/browse": NO_BROWSER,
     "/map": "a hub draws no map of the workspace; use /list",
     "/pane": "there are no panes on a server; use /agent",
 }
@@ -64,11 +62,11 @@ def toolbox(
     database: Database,
     *,
     model: Model,
-    fetcher: PageFetcher | None = None,
+    fetcher: PageFetcher,
     check: Check | None = None,
     search: WebSearch | None = None,
-    mcp: McpServers | None = None,
-    remotes: RemoteAgents | None = None,
+    mcp: McpServers,
+    remotes: RemoteAgents,
     sandbox: Sandbox | None = None,
     artifacts: Artifacts | None = None,
     timezone: str = "",
@@ -107,12 +105,9 @@ def toolbox(
         todo,
         LessonTool(memories),
         ScheduleTool(Schedules(database, timezone=timezone)),
+        BrowseTool(mcp, check),
     ]
-    if mcp is not None:
-        tools.append(BrowseTool(mcp, check))
-    served = {name for tool in tools for name in tool.names}
-    absent = (UnavailableTool(name, why) for name, why in _ABSENT.items() if name not in served)
-    return (*tools, HelpTool(tools), *absent)
+    return (*tools, HelpTool(tools), *(UnavailableTool(name, why) for name, why in _ABSENT.items()))
 
 
 class ExternalServices:

@@ -21,19 +21,17 @@ from dragoman.client.transport.transport import Transport, read_at_most
 from dragoman.errors import Unreachable
 from dragoman.hub.models import Image
 from dragoman.hub.quote import flatten
-from dragoman.hub.tools import Command, Session, always_repeatable
+from dragoman.hub.tools import Command, Session, Tool
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
 
 
-class FetchTool:
+class FetchTool(Tool):
     names = ("/fetch",)
-    bundle = "web"
     usage = "/fetch <url>   read a web page as text, or see a picture (3 in one reply)"
-    repeatable = always_repeatable
 
-    def __init__(self, fetcher: PageFetcher | None = None, pictures: Pictures | None = None) -> None:
+    def __init__(self, fetcher: PageFetcher, pictures: Pictures) -> None:
         self._fetcher, self._pictures = fetcher, pictures
 
     def label(self, command: Command) -> str:
@@ -43,12 +41,10 @@ class FetchTool:
         url = command.args.partition(" ")[0]
         if not url:
             return "ERR: usage: /fetch <url>"
-        if self._fetcher is None:
-            return "ERR: this hub does not read the web"
         page = await self._fetcher.fetch(url)
         if page.status >= 400:
             return f"ERR: HTTP {page.status}"
-        if page.content and self._pictures is not None:
+        if page.content:
             image = Image(media_type=page.media_type, content=page.content)
             return await self._pictures.show(session, image)
         return page.text or "(an empty page)"
@@ -58,11 +54,9 @@ MAX_HITS = 20
 NO_PROVIDER = "web search unavailable: this hub has no search engine (the operator sets search_engine, and its key or address)"
 
 
-class SearchTool:
+class SearchTool(Tool):
     names = ("/search",)
-    bundle = "web"
     usage = "/search <words> [top=N]   search the web (4 in one reply)"
-    repeatable = always_repeatable
 
     def __init__(self, search: WebSearch | None = None) -> None:
         self._search = search
@@ -90,10 +84,8 @@ class SearchTool:
 NO_BROWSER = f"this hub has no browser (an MCP server {BROWSER!r} would be one); use /fetch"
 
 
-class BrowseTool:
+class BrowseTool(Tool):
     names = ("/browse",)
-    bundle = "web"
-    repeatable = always_repeatable
 
     def __init__(self, servers: McpServers, check: Check | None = None) -> None:
         self._servers, self._check = servers, check
