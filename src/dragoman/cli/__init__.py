@@ -16,6 +16,7 @@ from platform import python_version
 from typing import Any
 
 from dragoman import __version__
+from dragoman.cli.arguments import CommandParser, add_command
 from dragoman.observe.terminal import sanitize
 
 VERBS = {
@@ -71,12 +72,7 @@ An AGENT is the URL of an agent of any version of A2A, a file with its card, or 
 
 
 def parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="dragoman",
-        description=ABOUT,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = CommandParser(prog="dragoman", description=ABOUT, epilog=EPILOG)
     top.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for module in dict.fromkeys(VERBS[verb] for verb in verbs):
@@ -89,8 +85,9 @@ def parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
 
 def _register_version(commands: Any) -> None:
     version = f"dragoman {__version__} (Python {python_version()})"
-    parser = commands.add_parser("version", help="print the version", epilog="example: dragoman version")
-    parser.set_defaults(run=lambda args: print(version))
+    add_command(
+        commands, "version", "print the version", "example: dragoman version", lambda args: print(version)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

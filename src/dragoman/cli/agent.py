@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command, add_verbs
 from dragoman.cli.connect import report_error
 from dragoman.cli.hub import read
 from dragoman.client.transport.network import HttpTransport
@@ -40,13 +41,8 @@ With --tenant, the agents are changed in the database of the hub, which need not
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "agent",
-        help="create, replace, list, show and delete agents of a hub",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser = add_command(commands, "agent", "create, replace, list, show and delete agents of a hub", EPILOG)
+    verbs = add_verbs(parser)
     for verb, work, argument, about in (
         (
             "apply",
@@ -58,7 +54,7 @@ def register(commands: Any) -> None:
         ("show", _show, "id", "print an agent's constitution"),
         ("delete", _delete, "id", "delete an agent"),
     ):
-        each = verbs.add_parser(verb, help=about)
+        each = add_command(verbs, verb, about, run=run)
         if argument:
             each.add_argument(argument, nargs="+" if argument == "file" else None)
         each.add_argument(
@@ -74,7 +70,7 @@ def register(commands: Any) -> None:
         each.add_argument("--tenant", default="", help="name or number of a tenant: use the hub's database")
         each.add_argument("--data", help="with --tenant: the hub's folder (default: ~/.dragoman)")
         each.add_argument("--store", help="with --tenant: the hub's database: postgresql://host/database")
-        each.set_defaults(run=run, work=work)
+        each.set_defaults(work=work)
 
 
 class HubRefused(Exception):

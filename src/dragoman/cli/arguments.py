@@ -1,14 +1,77 @@
-"""Values of options, for argparse: numbers, times, secrets, and the limits of requests."""
+"""Commands and their options, for argparse: what commands have in common, and values such as numbers, times and secrets."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a client needs no server
     from dragoman.server.limits import Limits
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that shows its texts as they are written."""
+
+    intermixed = False
+    """Accept `AGENT --option TEXT`. Without this, argparse reports TEXT as missing at the first option."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not self.intermixed:
+            return super().parse_known_args(args, namespace)
+        self.intermixed = False  # argparse calls this method again
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.intermixed = True
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    about: str,
+    epilog: str | None = None,
+    run: Callable[[argparse.Namespace], Any] | None = None,
+    **more: Any,
+) -> CommandParser:
+    """Add a command that calls `run`; without `run`, one that has verbs."""
+    parser: CommandParser = commands.add_parser(name, help=about, epilog=epilog, **more)
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def add_verbs(parser: argparse.ArgumentParser) -> Any:
+    """What the verbs of a command are added to, with `add_command`."""
+    return parser.add_subparsers(metavar="VERB", required=True)
+
+
+def add_flag(parser: argparse._ActionsContainer, *names: str, help: str, **more: Any) -> None:
+    parser.add_argument(*names, action="store_true", help=help, **more)
+
+
+def add_repeated(parser: argparse._ActionsContainer, name: str, metavar: str, help: str, **more: Any) -> None:
+    """An option that may be given several times."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=help, **more)
+
+
+def checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """The type of an option whose text `check` accepts, or raises `ValueError` for."""
+
+    def read(text: str) -> str:
+        try:
+            check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return read
+
 
 LIMITS = {
     "max_body": "bytes in the body of a request",
@@ -50,6 +113,15 @@ def add_address(parser: argparse._ActionsContainer, port: int = 8000) -> None:
     )
 
 
+def add_tls(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--tls-cert", default="", metavar="FILE", help="serve TLS with this certificate chain (PEM)"
+    )
+    parser.add_argument(
+        "--tls-key", default="", metavar="FILE", help="key of --tls-cert, if it is in another file"
+    )
+
+
 def add_serving(parser: argparse.ArgumentParser) -> None:
     """What `serve` and `dev` have in common, beside the address."""
     parser.add_argument(
@@ -61,9 +133,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         choices=("debug", "info", "warning", "error"),
         help="lowest level that is logged (default: %(default)s)",
     )
-    parser.add_argument(
-        "--insecure", action="store_true", help="allow a public address without authentication"
-    )
+    add_flag(parser, "--insecure", help="allow a public address without authentication")
 
 
 def number(text: str) -> float:
@@ -107,17 +177,3 @@ def secret(text: str) -> str:
     if not os.environ.get(name):
         raise argparse.ArgumentTypeError(f"the variable {name!r} is not set")
     return os.environ[name]
-
-
-def allow_intermixed(parser: argparse.ArgumentParser) -> None:
-    """Accept `AGENT --option TEXT`. Without this, argparse reports TEXT as missing at the first option."""
-    parse_plainly = parser.parse_known_args
-
-    def parse(args: Any = None, namespace: Any = None) -> Any:
-        parser.parse_known_args = parse_plainly  # type: ignore[method-assign]
-        try:
-            return parser.parse_known_intermixed_args(args, namespace)
-        finally:
-            parser.parse_known_args = parse  # type: ignore[method-assign]
-
-    parser.parse_known_args = parse  # type: ignore[method-assign]

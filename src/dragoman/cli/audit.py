@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.cli.arguments import add_command, add_flag
 from dragoman.cli.connect import run_with_store
 from dragoman.engine.protocols import Audit, Store
 from dragoman.stores import default_store
@@ -32,12 +33,7 @@ _PRUNE_BATCH = 1000
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "audit",
-        help="show who did what to which task",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "audit", "show who did what to which task", EPILOG, run)
     parser.add_argument(
         "what",
         nargs="?",
@@ -64,14 +60,13 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--limit", type=int, default=100, help="at most this number of entries (default: 100)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    add_flag(parser, "--json", help="one JSON object per line")
     parser.add_argument(
         "--known", default="", metavar="HASH", help="for verify: a hash that verify or prune printed"
     )
     parser.add_argument(
         "--before", type=_time, metavar="TIME", help="for prune: delete entries older than this"
     )
-    parser.set_defaults(run=run)
 
 
 def _time(text: str) -> str:

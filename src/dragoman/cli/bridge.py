@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dragoman.cli.arguments import number, positive_number
+from dragoman.cli.arguments import add_command, number, positive_number
 from dragoman.cli.serve import add_server_options, read_server_options
 
 EPILOG = """\
@@ -33,11 +33,12 @@ FILE.toml has many agents, each with its path, credentials, callers and limits:
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bridge",
-        help="serve agents that are elsewhere, in every version of A2A, with their tasks kept here",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "serve agents that are elsewhere, in every version of A2A, with their tasks kept here",
+        EPILOG,
+        run,
     )
     parser.add_argument("target", metavar="URL|FILE.toml", help="the URL of an agent, or a file with many")
     agent = parser.add_argument_group("the agent at URL", "a file has its own settings for each agent")
@@ -92,7 +93,6 @@ def register(commands: Any) -> None:
         help="in mode pass: let callers see each other's tasks, because the agent cannot tell them apart",
     )
     add_server_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command, add_flag
 from dragoman.cli.connect import add_agent_options, parse_agent, run_with_agent
 from dragoman.client import Client
 from dragoman.client.credentials import describe_schemes
@@ -23,25 +24,13 @@ EPILOG = """\
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "card",
-        help="print an agent's card",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "card", "print an agent's card", EPILOG, run)
     add_agent_options(parser)
-    parser.add_argument(
-        "--extended", action="store_true", help="the extended card, for authenticated callers"
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="fail unless the card is signed with a key of the agent's host",
-    )
+    add_flag(parser, "--extended", help="the extended card, for authenticated callers")
+    add_flag(parser, "--verify", help="fail unless the card is signed with a key of the agent's host")
     parser.add_argument(
         "--trust", metavar="KEYS", help="check with these keys instead: a file with a JWK set, or its URL"
     )
-    parser.set_defaults(run=run)
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command
 from dragoman.cli.connect import (
     FAILURE,
     add_agent_options,
@@ -52,13 +53,7 @@ HISTORY_LINES = 1000
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "chat",
-        help="talk with an agent, line by line",
-        description=ABOUT,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "chat", "talk with an agent, line by line", EPILOG, run, description=ABOUT)
     add_agent_options(parser)
     add_fail(parser)
     parser.add_argument("--skill", default="", help="the skill to use")
@@ -66,7 +61,6 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "-f", "--file", action="append", default=[], help="a file (or its URL) to send with the first line"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import allow_intermixed, duration
+from dragoman.cli.arguments import CommandParser, add_flag, add_repeated, duration
 from dragoman.client import Client, ClientCertificate, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.catalogue import is_catalogue, split_catalogue
@@ -41,7 +41,7 @@ FAILURE, USAGE, UNREACHABLE, REFUSED, TIMED_OUT = 1, 2, 3, 4, 5
 log = logging.getLogger("dragoman.cli")
 
 
-def add_agent_options(parser: argparse.ArgumentParser, *more: str) -> None:
+def add_agent_options(parser: CommandParser, *more: str) -> None:
     """Add AGENT, the words after it (`more`, which `parse_agent` names), and the options to connect."""
     parser.add_argument(
         "words",
@@ -61,9 +61,9 @@ def add_agent_options(parser: argparse.ArgumentParser, *more: str) -> None:
         help="text: one field per line; json: A2A's own form (default: for people)",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="-o json")
-    parser.add_argument("--debug", action="store_true", help="log to standard error how the agent is reached")
+    add_flag(parser, "--debug", help="log to standard error how the agent is reached")
     parser.set_defaults(refuse=parser.error)
-    allow_intermixed(parser)
+    parser.intermixed = True
 
 
 def add_connection_options(parser: argparse._ActionsContainer) -> None:
@@ -90,12 +90,11 @@ def add_connection_options(parser: argparse._ActionsContainer) -> None:
         metavar="VERSION",
         help="use only this version of A2A: 1.0, 0.3, 0.2, 0.1, draft, arbiter",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--transport",
-        action="append",
-        default=[],
-        metavar="BINDING",
-        help="use this binding if the agent offers it: JSONRPC, HTTP+JSON, GRPC; repeat it in order of preference",
+        "BINDING",
+        "use this binding if the agent offers it: JSONRPC, HTTP+JSON, GRPC; repeat it in order of preference",
     )
     parser.add_argument(
         "--ca", metavar="FILE", help="trust servers with a certificate of this authority (PEM)"
@@ -103,9 +102,7 @@ def add_connection_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--cert", metavar="FILE", help="client certificate with its key (PEM), instead of --auth"
     )
-    parser.add_argument(
-        "--insecure", action="store_true", help="accept any server certificate; only for development"
-    )
+    add_flag(parser, "--insecure", help="accept any server certificate; only for development")
 
 
 def parse_agent(args: argparse.Namespace, *names: str) -> list[str]:
@@ -306,7 +303,7 @@ def _classify(
 
 
 def add_fail(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fail", action="store_true", help="exit with 1 unless the task is completed")
+    add_flag(parser, "--fail", help="exit with 1 unless the task is completed")
 
 
 def exit_code(args: argparse.Namespace, state: TaskState) -> int:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli.arguments import add_command
 from dragoman.cli.connect import report_error
 from dragoman.errors import A2AError
 from dragoman.stores import UnsupportedSchema
@@ -20,15 +21,11 @@ Copies tasks, webhooks and the audit log. The file does not change. Stop the ser
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "copy",
-        help="copy all tasks from a SQLite file to a PostgreSQL database",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "copy", "copy all tasks from a SQLite file to a PostgreSQL database", EPILOG, run
     )
     parser.add_argument("source", metavar="FROM", help="sqlite:///PATH")
     parser.add_argument("target", metavar="TO", help="postgresql://HOST/DATABASE, an empty one")
-    parser.set_defaults(run=run)
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.arguments import add_address, add_serving, number
+from dragoman.cli.arguments import add_address, add_command, add_flag, add_repeated, add_serving, number
 from dragoman.cli.load import split
 from dragoman.cli.watch import FileWatch, folder_of
 from dragoman.observe.terminal import sanitize
@@ -50,11 +50,8 @@ _EARLY_SECONDS, _MAX_EARLY_ENDS = 3.0, 3
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "dev",
-        help="serve agents while you write them: reload on every save",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "dev", "serve agents while you write them: reload on every save", EPILOG, run
     )
     parser.add_argument(
         "files", nargs="+", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
@@ -73,20 +70,16 @@ def register(commands: Any) -> None:
         default=1.0,
         help="seconds that running tasks get to finish before a reload; then they go on with the new code (default: 1)",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--watch",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="also reload when this file, or a Python file below this folder, changes; may be repeated",
+        "PATH",
+        "also reload when this file, or a Python file below this folder, changes; may be repeated",
     )
-    parser.add_argument("--no-console", action="store_true", help="do not serve the console at /console")
-    parser.add_argument(
-        "--allow-private",
-        action="store_true",
-        help="let the console call agents on this machine and in private networks",
+    add_flag(parser, "--no-console", help="do not serve the console at /console")
+    add_flag(
+        parser, "--allow-private", help="let the console call agents on this machine and in private networks"
     )
-    parser.set_defaults(run=run)
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command
 from dragoman.cli.hub import add_options, read
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
@@ -39,14 +40,8 @@ The options are those of `dragoman hub`. Exits with 1 if the hub cannot start wi
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="print the settings of a hub, and what is missing",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "doctor", "print the settings of a hub, and what is missing", EPILOG, run)
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 async def run(args: argparse.Namespace) -> int:

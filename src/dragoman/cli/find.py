@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from dragoman.cli import show
-from dragoman.cli.arguments import count, duration
+from dragoman.cli.arguments import add_command, add_flag, add_repeated, count, duration
 from dragoman.cli.connect import USAGE, connect_options, report_error, run_with_store
 from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.catalogue import ListedAgent, RemoteCatalogue
@@ -48,12 +48,7 @@ meanwhile. With --catalogue they go to the console of that server, with the oper
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "find",
-        help="search a catalogue of agents",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "find", "search a catalogue of agents", EPILOG, run)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="what the agent should do")
     parser.add_argument("--catalogue", metavar="URL", help="the server whose catalogue it is")
     parser.add_argument(
@@ -69,35 +64,25 @@ def register(commands: Any) -> None:
     )
     access.add_argument("--bearer", metavar="TOKEN", help="a bearer token; env:NAME reads a variable")
     access.add_argument("--api-key", metavar="KEY", help="an API key, with --header for its name")
-    access.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME:VALUE",
-        help="an additional header; may be repeated",
-    )
+    add_repeated(access, "--header", "NAME:VALUE", "an additional header; may be repeated")
     access.add_argument(
         "--ca", metavar="FILE", help="trust servers with a certificate of this authority (PEM)"
     )
     access.add_argument("--cert", metavar="FILE", help="client certificate with its key (PEM)")
-    access.add_argument(
-        "--insecure", action="store_true", help="accept any server certificate; only for development"
-    )
+    add_flag(access, "--insecure", help="accept any server certificate; only for development")
     access.add_argument(
         "--timeout", type=duration, metavar="TIME", help="stop after this time: 30, 500ms, 2m"
     )
     change = parser.add_argument_group("for operators")
     change.add_argument("--add", metavar="URL", help="register the agent at this URL")
     change.add_argument("--name", default="", help="its name in the catalogue (default: from its card)")
-    change.add_argument(
-        "--private", action="store_true", help="show it only to callers that an agent of the server accepts"
-    )
+    add_flag(change, "--private", help="show it only to callers that an agent of the server accepts")
     change.add_argument("--tenant", default="", metavar="NAME", help="on a hub: show it only to this tenant")
     change.add_argument("--remove", metavar="NAME", help="remove a registered agent")
     change.add_argument(
         "--store", help=f"the store of the server, for --add and --remove (default: {default_store()})"
     )
-    parser.set_defaults(run=run, refuse=parser.error, a2a_version="")
+    parser.set_defaults(refuse=parser.error, a2a_version="")
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.cli.arguments import LIMITS
+from dragoman.cli.arguments import LIMITS, add_command
 from dragoman.errors import A2AError
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import TYPES, InvalidSetting, Settings, settings
@@ -43,11 +43,8 @@ Each setting can be a flag, a variable (DRAGOMAN_PORT) or a line in the table [h
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "hub",
-        help="serve the agents of many tenants: constitutions or Python code",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "hub", "serve the agents of many tenants: constitutions or Python code", EPILOG, run
     )
     add_options(parser)
     parser.add_argument(
@@ -57,7 +54,6 @@ def register(commands: Any) -> None:
         metavar="COMMAND",
         help="create a tenant, and print commands to try; COMMAND is printed as the way to start it again",
     )
-    parser.set_defaults(run=run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command
 from dragoman.cli.hub import read
 from dragoman.client.config import CONFIG
 from dragoman.errors import A2AError
@@ -39,11 +40,8 @@ The tokens are printed only once. Existing files are not changed.
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "init",
-        help="create a hub: its folder, its tokens, its configuration",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "init", "create a hub: its folder, its tokens, its configuration", EPILOG, run
     )
     parser.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
     parser.add_argument(
@@ -52,7 +50,6 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--tenant", default="default", help="the name of the first tenant (default: %(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.cli import show
-from dragoman.cli.arguments import secret
+from dragoman.cli.arguments import add_command, add_flag, secret
 from dragoman.cli.connect import (
     EXIT_STATES,
     FAILURE,
@@ -40,24 +40,20 @@ unless you say --allow-private.
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "inspect",
-        help="look at any agent: card with findings, chat, bytes, log in",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "inspect", "look at any agent: card with findings, chat, bytes, log in", EPILOG, run
     )
     add_agent_options(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="loopback address of the page (default: %(default)s)"
     )
     parser.add_argument("--port", type=int, default=0, help="port of the page (default: a free one)")
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    parser.add_argument(
+    add_flag(parser, "--open", help="open the page in a browser")
+    add_flag(
+        parser,
         "--allow-private",
-        action="store_true",
         help="also call loopback and private addresses that a card names or that you type into the page",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from dragoman.auth.canonical import spec_form
 from dragoman.auth.keys import ALGORITHMS, RETIRED_SECONDS, KeyRing, OurKey
 from dragoman.auth.secrets import hashed, hashed_password, new_token
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command, add_flag, add_verbs
 from dragoman.push.seal import new_key
 
 EPILOG = """\
@@ -31,25 +32,17 @@ _DAY_SECONDS = 86_400.0
 
 
 def register(commands: Any) -> None:
-    _register_keys(commands)
-    _register_sign(commands)
-
-
-def _register_keys(commands: Any) -> None:
-    parser = commands.add_parser(
-        "keys",
-        help="create and rotate the keys that sign cards; create tokens",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "keys", "create and rotate the keys that sign cards; create tokens", EPILOG
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = add_verbs(parser)
     for verb, help, run in (
         ("new", "create a key that signs besides the existing ones", _new),
         ("list", "list the keys", _list),
         ("rotate", "create a key that signs instead of the existing ones", _rotate),
         ("public", "print the public keys, as a JWK set", _public),
     ):
-        each = verbs.add_parser(verb, help=help)
+        each = add_command(verbs, verb, help, run=_report_errors(run))
         each.add_argument("--dir", default="keys", help="folder of the keys (default: %(default)s)")
         if verb in ("new", "rotate"):
             each.add_argument("--alg", default="ES256", choices=tuple(ALGORITHMS))
@@ -61,14 +54,11 @@ def _register_keys(commands: Any) -> None:
                 help="publish the old keys for this many days",
             )
         if verb == "list":
-            each.add_argument("--json", action="store_true", help="print JSON")
-        each.set_defaults(run=_report_errors(run))
-    token = verbs.add_parser("token", help="create a token for a caller, and its hash for the server")
-    token.set_defaults(run=_token)
-    password = verbs.add_parser("password", help="hash a password (read from the terminal) for the server")
-    password.set_defaults(run=_password)
-    seal = verbs.add_parser("seal", help="create a key that encrypts stored push credentials")
-    seal.set_defaults(run=_seal)
+            add_flag(each, "--json", help="print JSON")
+    add_command(verbs, "token", "create a token for a caller, and its hash for the server", run=_token)
+    add_command(verbs, "password", "hash a password (read from the terminal) for the server", run=_password)
+    add_command(verbs, "seal", "create a key that encrypts stored push credentials", run=_seal)
+    _register_sign(commands)
 
 
 def _report_errors(run: Any) -> Any:
@@ -148,19 +138,13 @@ Signs a card of A2A 1.0, and prints it or writes it to --output. Signatures of o
 
 
 def _register_sign(commands: Any) -> None:
-    parser = commands.add_parser(
-        "sign",
-        help="sign an agent card",
-        epilog=SIGN_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "sign", "sign an agent card", SIGN_EPILOG, _sign_card)
     parser.add_argument("card", metavar="FILE", help="the card; - for standard input")
     parser.add_argument(
         "--keys", default="keys", metavar="DIR", help="folder of the keys (default: %(default)s)"
     )
     parser.add_argument("--jku", default="", metavar="URL", help="URL of the public keys, for the signature")
     parser.add_argument("--output", metavar="FILE", help="write the signed card to this file")
-    parser.set_defaults(run=_sign_card)
 
 
 def _sign_card(args: argparse.Namespace) -> int:

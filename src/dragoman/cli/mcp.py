@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_address, allow_intermixed, duration, secret
+from dragoman.cli.arguments import add_address, add_command, add_flag, add_repeated, add_tls, duration, secret
 from dragoman.cli.connect import (
     FAILURE,
     UNREACHABLE,
@@ -53,12 +53,13 @@ _CLIENTS = "claude-code, claude-desktop, cursor, vscode, windsurf, codex, gemini
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "mcp",
-        help="use an agent as tools of an MCP client such as Claude Code",
+        "use an agent as tools of an MCP client such as Claude Code",
+        EPILOG.format(clients=_CLIENTS),
+        run,
         description=ABOUT,
-        epilog=EPILOG.format(clients=_CLIENTS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="dragoman mcp [options] AGENT\n       dragoman mcp install [options] CLIENT AGENT",
     )
     parser.add_argument(
@@ -74,19 +75,18 @@ def register(commands: Any) -> None:
         metavar="TIME",
         help="how long a tool waits for the end of a task before it returns the task's id: 50, 5m (default: 50)",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--files",
+        "FOLDER",
+        "let the client send files of this folder by their path; may be repeated (default: none)",
         type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="let the client send files of this folder by their path; may be repeated (default: none)",
     )
     agent = parser.add_argument_group("the agent", "as for `dragoman send`")
     add_connection_options(agent)
-    parser.add_argument("--debug", action="store_true", help="log to standard error")
+    add_flag(parser, "--debug", help="log to standard error")
     http = parser.add_argument_group("over HTTP, instead of standard input and output")
-    http.add_argument("--http", action="store_true", help="serve streamable HTTP at /mcp")
+    add_flag(http, "--http", help="serve streamable HTTP at /mcp")
     add_address(http, port=8765)
     http.add_argument(
         "--token",
@@ -95,17 +95,12 @@ def register(commands: Any) -> None:
         metavar="TOKEN",
         help="callers show this bearer token; env:NAME reads a variable (or the variable DRAGOMAN_MCP_TOKEN)",
     )
-    http.add_argument(
+    add_flag(
+        http,
         "--forward-auth",
-        action="store_true",
         help="show the Authorization of each caller to the agent, which decides. Without it, callers' tokens stay here",
     )
-    http.add_argument(
-        "--tls-cert", default="", metavar="FILE", help="serve TLS with this certificate chain (PEM)"
-    )
-    http.add_argument(
-        "--tls-key", default="", metavar="FILE", help="key of --tls-cert, if it is in another file"
-    )
+    add_tls(http)
     install = parser.add_argument_group(
         "install", "adds the agent to a client's configuration file, and keeps a copy of it"
     )
@@ -121,9 +116,9 @@ def register(commands: Any) -> None:
     install.add_argument(
         "--print", action="store_true", dest="only_print", help="show the entry, and change nothing"
     )
-    install.add_argument("--force", action="store_true", help="replace an entry of the same name")
-    parser.set_defaults(run=run, refuse=parser.error, timeout=None, output=None)
-    allow_intermixed(parser)
+    add_flag(install, "--force", help="replace an entry of the same name")
+    parser.set_defaults(refuse=parser.error, timeout=None, output=None)
+    parser.intermixed = True
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dragoman.cli.arguments import add_command
+
 EPILOG = """\
 Templates:
   hello      one skill, a few lines
@@ -80,17 +82,13 @@ TEMPLATES = {
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "new",
-        help="make a project for an agent, with a test and a README",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "new", "make a project for an agent, with a test and a README", EPILOG, run
     )
     parser.add_argument("name", metavar="NAME", help="the name of the project, and of its folder")
     parser.add_argument(
         "--template", choices=TEMPLATES, default="hello", help="what to begin with (default: %(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command, add_flag
 
 EPILOG = """\
 PATH is a Python file, or a folder with all Python files below it, requirements*.txt and pyproject.toml. Programs for a2a-sdk
@@ -27,15 +28,9 @@ _SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv", "build", "di
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "port",
-        help="rewrite a project on a2a-sdk for dragoman",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "port", "rewrite a project on a2a-sdk for dragoman", EPILOG, run)
     parser.add_argument("path", type=Path, metavar="PATH", help="a Python file or a folder")
-    parser.add_argument("--diff", action="store_true", help="show the changes, and change nothing")
-    parser.set_defaults(run=run)
+    add_flag(parser, "--diff", help="show the changes, and change nothing")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_address, secret
+from dragoman.cli.arguments import add_address, add_command, add_flag, add_verbs, secret
 from dragoman.cli.connect import run_with_store
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
@@ -31,16 +31,8 @@ The server that sends must be allowed to reach this machine: `dragoman serve ...
 
 
 def register(commands: Any) -> None:
-    _register_listen(commands)
-    _register_push(commands)
-
-
-def _register_listen(commands: Any) -> None:
-    parser = commands.add_parser(
-        "listen",
-        help="print the push notifications that arrive",
-        epilog=LISTEN_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "listen", "print the push notifications that arrive", LISTEN_EPILOG, run_listen
     )
     add_address(parser, port=9000)
     parser.add_argument(
@@ -58,8 +50,8 @@ def _register_listen(commands: Any) -> None:
     parser.add_argument(
         "--audience", default="", help="the required audience (this webhook's URL), with --jwks"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one notification per line")
-    parser.set_defaults(run=run_listen)
+    add_flag(parser, "--json", help="print JSON, one notification per line")
+    _register_push(commands)
 
 
 def run_listen(args: argparse.Namespace) -> int:
@@ -124,24 +116,19 @@ The server tries again when a webhook fails, and gives up after a day or 60 atte
 
 
 def _register_push(commands: Any) -> None:
-    parser = commands.add_parser(
-        "push",
-        help="list notifications that could not be delivered, and send them again",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "push", "list notifications that could not be delivered, and send them again", EPILOG
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
-    listing = verbs.add_parser("list", help="list notifications that wait")
-    listing.add_argument("--dead", action="store_true", help="only those that were given up")
-    listing.add_argument("--json", action="store_true", help="print JSON")
-    listing.set_defaults(run=run_list)
-    again = verbs.add_parser("redeliver", help="send notifications again, now")
+    verbs = add_verbs(parser)
+    listing = add_command(verbs, "list", "list notifications that wait", run=run_list)
+    add_flag(listing, "--dead", help="only those that were given up")
+    add_flag(listing, "--json", help="print JSON")
+    again = add_command(verbs, "redeliver", "send notifications again, now", run=run_redeliver)
     again.add_argument(
         "keys", nargs="*", type=int, metavar="NUMBER", help="from the first column of the list"
     )
-    again.add_argument("--dead", action="store_true", help="all that were given up")
-    again.add_argument("--from-start", action="store_true", help="send all events of the task again")
-    again.set_defaults(run=run_redeliver)
+    add_flag(again, "--dead", help="all that were given up")
+    add_flag(again, "--from-start", help="send all events of the task again")
     for each in (listing, again):
         each.add_argument(
             "--store", default=default_store(), help="the server's store (default: %(default)s)"

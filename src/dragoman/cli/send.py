@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.cli import show
-from dragoman.cli.arguments import secret
+from dragoman.cli.arguments import add_command, add_flag, secret
 from dragoman.cli.connect import (
     EXIT_STATES,
     add_agent_options,
@@ -42,12 +42,7 @@ EPILOG = f"""\
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "send",
-        help="send a message and print the answer",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "send", "send a message and print the answer", EPILOG, run)
     add_agent_options(parser, "TEXT")
     add_fail(parser)
     parts = parser.add_argument_group(
@@ -83,9 +78,7 @@ def register(commands: Any) -> None:
         help="token in those notifications; env:NAME reads a variable",
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--wait", action="store_true", help="wait until the task ends or asks for input (default)"
-    )
+    add_flag(how, "--wait", help="wait until the task ends or asks for input (default)")
     how.add_argument(
         "--async",
         "--no-wait",
@@ -94,15 +87,12 @@ def register(commands: Any) -> None:
         action="store_true",
         help="print the task's id and do not wait",
     )
-    how.add_argument("--stream", action="store_true", help="print every event when it arrives")
-    how.add_argument("--no-stream", action="store_true", help="do not stream: get the answer in one response")
-    parser.add_argument(
-        "--verbose", action="store_true", help="print the ids of task and conversation as well"
-    )
+    add_flag(how, "--stream", help="print every event when it arrives")
+    add_flag(how, "--no-stream", help="do not stream: get the answer in one response")
+    add_flag(parser, "--verbose", help="print the ids of task and conversation as well")
     parser.add_argument(
         "--save", type=Path, metavar="DIR", help="save the files of the answer in this folder"
     )
-    parser.set_defaults(run=run)
 
 
 class _AddPart(argparse.Action):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 from dragoman.buses import open_bus
 from dragoman.cli.arguments import (
     add_address,
+    add_command,
+    add_flag,
     add_limits,
+    add_repeated,
     add_serving,
+    add_tls,
+    checked,
     count,
     number,
     positive_number,
@@ -45,18 +50,12 @@ One agent has the path /, several have the paths /<id>. All versions of A2A use 
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="serve the agents of a file or module",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "serve", "serve the agents of a file or module", EPILOG, run)
     parser.add_argument(
         "files", nargs="*", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
     add_mcp_servers(parser)
     add_server_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -65,45 +64,38 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     add_serving(parser)
     parser.add_argument(
         "--store",
-        type=_store,
+        type=checked(open_store),
         default=default_store(),
         help="sqlite:///PATH, postgresql://HOST/DATABASE or memory: (default: %(default)s)",
     )
     parser.add_argument(
         "--bus",
-        type=_bus,
+        type=checked(open_bus),
         metavar="URL",
         help="how nodes wake each other, if not with NOTIFY in the store: nats://HOST, or postgresql://HOST/DATABASE "
         "if --store goes through a pooler",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--mcp",
-        action="store_true",
         help="also serve MCP clients such as Claude Code, at /mcp below the path of each agent (extra: mcp)",
     )
     parser.add_argument("--grpc-public", default="", metavar="HOST:PORT", help="address of gRPC in the card")
     parser.add_argument("--public-url", default="", help="URL of this server in the card")
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--trusted-proxy",
-        action="append",
-        default=[],
-        metavar="CIDR",
-        help="trust Forwarded headers of proxies in this network; may be repeated",
+        "CIDR",
+        "trust Forwarded headers of proxies in this network; may be repeated",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--cors-origin",
-        type=_origin,
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="web pages that may call agents: https://app.example.com, or * for all; may be repeated (default: none)",
+        "ORIGIN",
+        "web pages that may call agents: https://app.example.com, or * for all; may be repeated (default: none)",
+        type=checked(lambda text: Cors([text])),
     )
-    parser.add_argument(
-        "--tls-cert", default="", metavar="FILE", help="serve TLS with this certificate chain (PEM)"
-    )
-    parser.add_argument(
-        "--tls-key", default="", metavar="FILE", help="key of --tls-cert, if it is in another file"
-    )
+    add_tls(parser)
     parser.add_argument(
         "--tls-client-ca", default="", metavar="FILE", help="require client certificates of this authority"
     )
@@ -179,37 +171,24 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     add_limits(parser)
     push = parser.add_argument_group("push notifications")
-    push.add_argument(
-        "--push-only",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="allow webhooks only on this host; may be repeated",
-    )
-    push.add_argument(
+    add_repeated(push, "--push-only", "HOST", "allow webhooks only on this host; may be repeated")
+    add_repeated(
+        push,
         "--push-trust",
-        type=_network,
-        action="append",
-        default=[],
-        metavar="CIDR",
-        help="allow webhooks in this private network; may be repeated",
+        "CIDR",
+        "allow webhooks in this private network; may be repeated",
+        type=checked(partial(ip_network, strict=False)),
     )
-    push.add_argument(
-        "--push-challenge", action="store_true", help="ask a new webhook first whether it wants notifications"
-    )
-    push.add_argument(
+    add_flag(push, "--push-challenge", help="ask a new webhook first whether it wants notifications")
+    add_flag(
+        push,
         "--allow-private-push",
-        action="store_true",
         help="for development: allow webhooks on this machine and in private networks, also over plain HTTP",
     )
     monitoring = parser.add_argument_group("monitoring")
-    monitoring.add_argument("--no-metrics", action="store_true", help="do not serve /metrics")
-    monitoring.add_argument("--no-audit", action="store_true", help="write no audit log")
-    monitoring.add_argument(
-        "--otel",
-        action="store_true",
-        help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)",
-    )
+    add_flag(monitoring, "--no-metrics", help="do not serve /metrics")
+    add_flag(monitoring, "--no-audit", help="write no audit log")
+    add_flag(monitoring, "--otel", help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)")
     add_console(parser)
     add_catalogue(parser)
 
@@ -217,19 +196,17 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
     """The options that serve MCP servers as agents."""
     group = parser.add_argument_group("MCP servers as agents (extra: mcp)")
-    group.add_argument(
+    add_repeated(
+        group,
         "--mcp-server",
-        action="append",
-        default=[],
-        metavar="COMMAND|URL",
-        help="serve the tools of this MCP server as the skills of an agent; may be repeated",
+        "COMMAND|URL",
+        "serve the tools of this MCP server as the skills of an agent; may be repeated",
     )
-    group.add_argument(
+    add_repeated(
+        group,
         "--mcp-env",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="give this variable of our environment to the commands of --mcp-server; may be repeated",
+        "NAME",
+        "give this variable of our environment to the commands of --mcp-server; may be repeated",
     )
     group.add_argument(
         "--mcp-bearer",
@@ -276,17 +253,13 @@ def _mcp_agents(args: argparse.Namespace) -> list[Any]:
 def add_catalogue(parser: argparse.ArgumentParser) -> None:
     """The options of the catalogue."""
     group = parser.add_argument_group("catalogue")
-    group.add_argument(
+    add_flag(
+        group,
         "--catalogue",
-        action="store_true",
         help="publish a catalogue of the agents here and of those that `dragoman find --add` registers, with a search "
         "(/.well-known/ai-catalog.json, /catalogue; default: off)",
     )
-    group.add_argument(
-        "--catalogue-allow-private",
-        action="store_true",
-        help="registered agents may be at private addresses",
-    )
+    add_flag(group, "--catalogue-allow-private", help="registered agents may be at private addresses")
 
 
 def read_catalogue(args: argparse.Namespace) -> Any:
@@ -313,11 +286,7 @@ def read_catalogue(args: argparse.Namespace) -> Any:
 def add_console(parser: argparse.ArgumentParser) -> None:
     """The options of the console."""
     group = parser.add_argument_group("console")
-    group.add_argument(
-        "--console",
-        action="store_true",
-        help="serve pages and an API for operators at /console (default: off)",
-    )
+    add_flag(group, "--console", help="serve pages and an API for operators at /console (default: off)")
     group.add_argument(
         "--console-token-file",
         default="",
@@ -339,38 +308,6 @@ def read_console_token(args: argparse.Namespace) -> str:
     if not token:
         raise SystemExit(f"dragoman: --console-token-file: {args.console_token_file} is empty")
     return token
-
-
-def _store(url: str) -> str:
-    return _check_url(open_store, url)
-
-
-def _bus(url: str) -> str:
-    return _check_url(open_bus, url)
-
-
-def _check_url(opens: Callable[[str], object], url: str) -> str:
-    try:
-        opens(url)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return url
-
-
-def _origin(text: str) -> str:
-    try:
-        Cors([text])
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _network(text: str) -> str:
-    try:
-        ip_network(text, strict=False)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def run(args: argparse.Namespace) -> int:

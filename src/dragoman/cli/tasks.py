@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import secret
+from dragoman.cli.arguments import CommandParser, add_command, add_flag, add_verbs, secret
 from dragoman.cli.connect import (
     EXIT_STATES,
     add_agent_options,
@@ -33,21 +33,11 @@ LIST_EPILOG = """\
 
 
 def register(commands: Any) -> None:
-    _register_tasks(commands)
+    _add_list(add_command(commands, "tasks", "list an agent's tasks, newest first", LIST_EPILOG, run_list))
     _register_task(commands)
 
 
-def _register_tasks(commands: Any) -> None:
-    parser = commands.add_parser(
-        "tasks",
-        help="list an agent's tasks, newest first",
-        epilog=LIST_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_list(parser)
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
+def _add_list(parser: CommandParser) -> None:
     add_agent_options(parser)
     parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     parser.add_argument("--context-id", default="", metavar="ID", help="only tasks of this conversation")
@@ -57,7 +47,6 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--limit", type=_number, default=50, help="at most this number of tasks (default: 50)"
     )
-    parser.set_defaults(run=run_list)
 
 
 def _number(text: str) -> int:
@@ -118,25 +107,20 @@ EPILOG = f"""\
 
 
 def _register_task(commands: Any) -> None:
-    parser = commands.add_parser(
-        "task",
-        help="print, follow or cancel a task; save its files; list tasks",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "task", "print, follow or cancel a task; save its files; list tasks", EPILOG
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = add_verbs(parser)
     one = _verb(verbs, "get", get, "print a task")
     one.add_argument("--history", type=int, metavar="N", help="with its last N messages (default: all)")
-    one.add_argument("--wait", "--watch", action="store_true", help="wait until it ends or asks for input")
+    add_flag(one, "--wait", "--watch", help="wait until it ends or asks for input")
     _verb(verbs, "cancel", cancel, "cancel a task")
     follow = _verb(verbs, "subscribe", subscribe, "print the events of a task until it ends")
-    follow.add_argument("--stream", action="store_true", help="print every event when it arrives")
+    add_flag(follow, "--stream", help="print every event when it arrives")
     files = _verb(verbs, "download", download, "save the files of a task")
     files.add_argument("--save", type=Path, default=Path(), metavar="DIR", help="folder (default: this one)")
-    _add_list(verbs.add_parser("list", help="list tasks, newest first"))
-    configs = verbs.add_parser("push-config", help="webhooks of a task").add_subparsers(
-        metavar="VERB", required=True
-    )
+    _add_list(add_command(verbs, "list", "list tasks, newest first", run=run_list))
+    configs = add_verbs(add_command(verbs, "push-config", "webhooks of a task"))
     made = _verb(configs, "create", create_push, "send push notifications of a task to a webhook", "url")
     made.add_argument(
         "--token", type=secret, default="", help="token in those notifications; env:NAME reads a variable"
@@ -150,11 +134,7 @@ def _register_task(commands: Any) -> None:
 Work = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
 
-def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> argparse.ArgumentParser:
-    aliases = ["watch"] if name == "subscribe" else []
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=about, aliases=aliases)
-    add_agent_options(parser, "ID", *map(str.upper, more))
-    add_fail(parser)
+def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> CommandParser:
     names = ("id", *(f"{each}_given" for each in more))
 
     async def run(args: argparse.Namespace) -> int:
@@ -162,7 +142,10 @@ def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> argparse
             args.refuse(f"{left[0]!r} is one word too many")
         return await run_with_agent(args, lambda agent: work(agent, args))
 
-    parser.set_defaults(run=run)
+    aliases = ["watch"] if name == "subscribe" else []
+    parser = add_command(verbs, name, about, run=run, aliases=aliases)
+    add_agent_options(parser, "ID", *map(str.upper, more))
+    add_fail(parser)
     return parser
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.cli import show
+from dragoman.cli.arguments import add_command, add_flag, add_verbs
 from dragoman.cli.hub import read
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
@@ -52,13 +53,10 @@ A running hub applies changes within a second. NAME is the name of a tenant or i
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "tenant",
-        help="create, list, rename and disable tenants of a hub; manage their tokens",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "tenant", "create, list, rename and disable tenants of a hub; manage their tokens", EPILOG
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = add_verbs(parser)
     for verb, work, about in (
         ("add", _add, "create a tenant"),
         ("list", _list, "list tenants"),
@@ -76,7 +74,7 @@ def register(commands: Any) -> None:
         ("policy", _policy, "show or change what a tenant may use and store"),
         ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
     ):
-        each = verbs.add_parser(verb, help=about)
+        each = add_command(verbs, verb, about, run=run)
         if verb not in ("list", "rotate-admin"):
             each.add_argument(
                 "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
@@ -86,7 +84,7 @@ def register(commands: Any) -> None:
                 "-o", "--output", metavar="FILE", help="the archive (default: tenant-NUMBER-TIME.zip)"
             )
         if verb == "delete":
-            each.add_argument("--yes", action="store_true", help="do not ask")
+            add_flag(each, "--yes", help="do not ask")
         if verb == "rename":
             each.add_argument("new_name", help="the new name")
         if verb == "policy":
@@ -122,7 +120,7 @@ def register(commands: Any) -> None:
         each.add_argument(
             "--store", help="the hub's database, if it is not in its folder: postgresql://host/database"
         )
-        each.set_defaults(run=run, work=work)
+        each.set_defaults(work=work)
 
 
 async def run(args: argparse.Namespace) -> int:
