@@ -233,8 +233,8 @@ async def test_a_refused_file_leaves_no_content(database: Database, blobs: Blobs
         await artifacts.put_pieces(1, 1, "x", in_pieces(LARGE[:900_000]))
     with pytest.raises(InvalidParams):
         await artifacts.put_pieces(1, 99, "x", in_pieces(LARGE[:100_000]))
-    first = await artifacts.put(1, 1, "once", LARGE[:100_000], once="key")
-    assert await artifacts.put(1, 1, "once", LARGE[:100_000], once="key") == first
+    first = await artifacts.once("key").put(1, 1, "once", LARGE[:100_000])
+    assert await artifacts.once("key").put(1, 1, "once", LARGE[:100_000]) == first
     assert len(kept) == 5 and not await unused(database)
     for key in (*kept[:3], kept[4]):
         with pytest.raises(BlobMissing):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
 from dragoman.hub.models import Image
 from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.hub.tenants.policy import QuotaExceeded
 
@@ -41,8 +41,15 @@ _COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at
 _RESERVE = "insert into unused_blobs (key, at) values (?, ?)"
 _USE = "delete from unused_blobs where key = ?"
 _CONTENT = "select content, blob from artifacts where tenant_id = ? and id = ?"
-_COUNT = "select count(*) from artifacts where tenant_id = ?"
 _DELETE = "delete from artifacts where tenant_id = ? and id = ?"
+_CONVERSATION = "select 1 from conversations where id = ? and tenant_id = ?"
+_BY_PATH = "select id, size from artifacts where tenant_id = ? and conversation_id = ? and path = ?"
+_PUT_FILE = f"""
+insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, blob, created_at, updated_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update
+set mime = excluded.mime, sha256 = excluded.sha256, size = excluded.size, content = excluded.content,
+blob = excluded.blob, updated_at = excluded.updated_at returning {_COLUMNS}
+"""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"mime": "mime_type"}):
@@ -81,7 +88,7 @@ def clean_path(path: str) -> str:
     return path
 
 
-class Artifacts:
+class Artifacts(Repository):
     """The files of all tenants. Every method finds only files of its tenant."""
 
     def __init__(
@@ -94,7 +101,8 @@ class Artifacts:
         tenant_limit: int | None = None,
     ) -> None:
         """`tenant_limit`: instead of the policy's."""
-        self._db, self._blobs = database, blobs
+        super().__init__(database)
+        self._blobs = blobs
         self._limits = file_limit, conversation_limit, tenant_limit
 
     async def put(
@@ -104,8 +112,6 @@ class Artifacts:
         path: str,
         content: bytes,
         mime: str = "",
-        *,
-        once: str = "",
     ) -> StoredFile:
         """Create or replace a file. Raises `InvalidParams`, `QuotaExceeded`."""
         size, of_file = len(content), self._limits[0]
@@ -113,8 +119,8 @@ class Artifacts:
             raise QuotaExceeded(f"{clean_path(path)} has {size} bytes; a file may have {of_file}")
         digest = hashlib.sha256(content).hexdigest()
         if size <= INLINE_BYTES or self._blobs is None:
-            return await self._store(tenant, conversation, path, mime, digest, size, content, "", once)
-        return await self.put_pieces(tenant, conversation, path, _pieces(content), mime, once=once)
+            return await self._store(tenant, conversation, path, mime, digest, size, content, "")
+        return await self.put_pieces(tenant, conversation, path, _pieces(content), mime)
 
     async def put_pieces(
         self,
@@ -123,8 +129,6 @@ class Artifacts:
         path: str,
         pieces: AsyncIterable[bytes],
         mime: str = "",
-        *,
-        once: str = "",
     ) -> StoredFile:
         """`put`, for a content that comes in pieces. It is not all in memory. Raises what `pieces` raises, too."""
         path, source = clean_path(path), aiter(pieces)
@@ -148,7 +152,7 @@ class Artifacts:
                 break
         else:
             found = digest.hexdigest(), size, bytes(begin), ""
-            return await self._store(tenant, conversation, path, mime, *found, once)
+            return await self._store(tenant, conversation, path, mime, *found)
 
         async def whole() -> AsyncIterator[bytes]:
             yield bytes(begin)
@@ -160,9 +164,7 @@ class Artifacts:
         used = False
         try:
             await self._blobs.put(key, whole())
-            stored = await self._store(
-                tenant, conversation, path, mime, digest.hexdigest(), size, b"", key, once
-            )
+            stored = await self._store(tenant, conversation, path, mime, digest.hexdigest(), size, b"", key)
             used = (await self._db.one(_CONTENT, (int(tenant), stored.id)) or {"blob": ""})["blob"] == key
             return stored
         finally:
@@ -178,9 +180,11 @@ class Artifacts:
             await self._blobs.delete(key)
             await self._db.change(_USE, (key,))
 
+    @transaction
     async def _store(
         self,
-        tenant: str | int,
+        db: Transaction,
+        tenant: int,
         conversation: int,
         path: str,
         mime: str,
@@ -188,56 +192,36 @@ class Artifacts:
         size: int,
         content: bytes,
         blob: str,
-        once: str,
     ) -> StoredFile:
         """Create or replace the row of a file."""
-        path, tenant, now = clean_path(path), int(tenant), int(time.time())
+        path, now = clean_path(path), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
         _check_mime(mime)
         _, of_conversation, of_tenant = self._limits
-
-        async def work(db: Transaction) -> StoredFile:
-            if not await db.one(
-                "select 1 from conversations where id = ? and tenant_id = ?", (conversation, tenant)
-            ):
-                raise InvalidParams(f"there is no conversation {conversation}")
-            old = await db.one(
-                "select id, size from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
-                (tenant, conversation, path),
-            )
-            more = size - (old["size"] if old else 0)
-            policy = await policy_of(self._db, db, tenant)
-            if old is None:
-                await check_room(db, policy.max_artifacts, _COUNT, (tenant,), "files")
-            room = policy.max_artifact_mb << 20 if of_tenant is None else of_tenant
-            for limit, where, values in (
-                (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
-                (room, "tenant_id = ?", (tenant,)),
-            ):
-                used = (await db.one(f"select coalesce(sum(size), 0) from artifacts where {where}", values))[
-                    0
-                ]
-                if limit and used + more > limit:
-                    raise QuotaExceeded(
-                        f"no room for {path}: {used} of {limit} bytes are used",
-                        metadata={"reason": "storage_limit"},
-                    )
-            await db.change(
-                "insert into artifacts (tenant_id, conversation_id, path, mime, sha256, size, content, blob, created_at, "
-                "updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (tenant_id, conversation_id, path) do update "
-                "set mime = excluded.mime, sha256 = excluded.sha256, size = excluded.size, content = excluded.content, "
-                "blob = excluded.blob, updated_at = excluded.updated_at",
-                (tenant, conversation, path, mime, digest, size, content, blob, now, now),
-            )
-            if blob and not await db.change(_USE, (blob,)):
-                raise Unavailable("the content took too long to arrive; send it again")
-            row = await db.one(
-                f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? and path = ?",
-                (tenant, conversation, path),
-            )
-            return StoredFile(**row, created=old is None)
-
-        return await self._db.run_once(once, work, StoredFile, tenant=tenant)
+        if not await db.one(_CONVERSATION, (conversation, tenant)):
+            raise InvalidParams(f"there is no conversation {conversation}")
+        old = await db.one(_BY_PATH, (tenant, conversation, path))
+        more = size - (old["size"] if old else 0)
+        if old is None:
+            await check_room(self._db, db, tenant, "artifacts")
+        if of_tenant is None:
+            of_tenant = (await policy_of(self._db, db, tenant)).max_artifact_mb << 20
+        for limit, where, values in (
+            (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
+            (of_tenant, "tenant_id = ?", (tenant,)),
+        ):
+            used = (await db.one(f"select coalesce(sum(size), 0) from artifacts where {where}", values))[0]
+            if limit and used + more > limit:
+                raise QuotaExceeded(
+                    f"no room for {path}: {used} of {limit} bytes are used",
+                    metadata={"reason": "storage_limit"},
+                )
+        row = await db.one(
+            _PUT_FILE, (tenant, conversation, path, mime, digest, size, content, blob, now, now)
+        )
+        if blob and not await db.change(_USE, (blob,)):
+            raise Unavailable("the content took too long to arrive; send it again")
+        return StoredFile(**row, created=old is None)
 
     async def get(self, tenant: str | int, id: int) -> StoredFile | None:
         return await self._one("id = ?", (int(tenant), id))
@@ -289,11 +273,7 @@ class Artifacts:
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         """False if there was none."""
-
-        async def work(db: Transaction) -> bool:
-            return await db.change(_DELETE, (int(tenant), id)) > 0
-
-        return await self._db.run(work, tenant=int(tenant))
+        return await self._db.change(_DELETE, (int(tenant), id)) > 0
 
     async def _one(self, where: str, values: tuple[object, ...]) -> StoredFile | None:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"

@@ -43,7 +43,6 @@ _VERSIONS = """
 select version, at from agent_versions where tenant_id = ? and agent_id = ? and inline = 0 order by version desc limit ?
 """
 _EXISTED = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
-_COUNT = "select count(*) from agents where tenant_id = ?"
 _NEXT = "select coalesce(max(version), 0) + 1 from agent_versions where tenant_id = ? and agent_id = ?"
 _ADD_VERSION = """
 insert into agent_versions (tenant_id, agent_id, version, inline, document, at) values (?, ?, ?, ?, ?, ?)
@@ -71,7 +70,6 @@ delete from agent_versions where (tenant_id, agent_id, version) in (
 _FIND_SAME = """
 update agent_versions set at = ? where tenant_id = ? and agent_id = ? and inline = 1 and document = ? returning version
 """
-_COUNT_VERSIONS = "select count(*) from agent_versions where tenant_id = ?"
 _PRUNE = """
 delete from agent_versions where tenant_id = ?1 and agent_id = ?2 and inline = 0 and version < coalesce((
     select version from agent_versions where tenant_id = ?1 and agent_id = ?2 and inline = 0
@@ -199,7 +197,7 @@ class Catalogue:
         async def create(db: Transaction) -> CatalogueEntry:
             if (row := await db.one(_ONE, (tenant, constitution.id))) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
-            await self._check_agents(db, tenant)
+            await check_room(self._db, db, tenant, "agents")
             return await self._put(db, tenant, constitution)
 
         return await self._run(create, tenant)
@@ -216,7 +214,7 @@ class Catalogue:
             if await db.one(_ONE, (tenant, agent)) is None:
                 if not make:
                     raise NotFound(f"there is no agent {agent!r}")
-                await self._check_agents(db, tenant)
+                await check_room(self._db, db, tenant, "agents")
             return await self._put(db, tenant, constitution)
 
         return await self._run(replace, tenant)
@@ -268,10 +266,6 @@ class Catalogue:
             await self._db.change(_DELETE_RELEASED, (tenant, int(time.time()) - _STARTING_SECONDS))
             return await self._db.run(work, tenant=tenant)
 
-    async def _check_agents(self, db: Transaction, tenant: int) -> None:
-        most = (await policy_of(self._db, db, tenant)).max_agents
-        await check_room(db, most, _COUNT, (tenant,), "agents")
-
     async def _store_version(
         self, db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
     ) -> CatalogueEntry:
@@ -279,8 +273,7 @@ class Catalogue:
         most = (await policy_of(self._db, db, tenant)).max_versions
         if most:
             await db.change(_PRUNE, (tenant, constitution.id, max(0, most - 2)))
-            what = "versions of agents, which requests still use,"
-            await check_room(db, most * VERSIONS_FACTOR, _COUNT_VERSIONS, (tenant,), what)
+            await check_room(self._db, db, tenant, "versions", limit=most * VERSIONS_FACTOR)
         version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
         now = int(time.time())
         await db.change(_ADD_VERSION, (tenant, constitution.id, version, inline, _encode(constitution), now))

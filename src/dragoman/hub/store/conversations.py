@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.errors import NotFound
-from dragoman.hub.store.database import Database, MissingReference, Row, Transaction
+from dragoman.hub.store.database import MissingReference, Repository, Row, Transaction, transaction
 from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.hub.tenants.policy import QuotaExceeded
 
@@ -38,7 +38,6 @@ _CHANGE = """
 update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
 where tenant_id = ? and id = ?
 """
-_COUNT_ALL = "select count(*) from conversations where tenant_id = ?"
 _TENANT = "select tenant_id from conversations where id = ?"
 _SIZE = "select count(*), coalesce(sum(length(content)), 0) from messages where conversation_id = ?"
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
@@ -106,24 +105,17 @@ class EarlierMessage(Struct, frozen=True, kw_only=True):
     content: str
 
 
-class Conversations:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Conversations(Repository):
+    @transaction
     async def create(
-        self, tenant: int, *, title: str = "", agent: str = "index", agent_def: Any = None
+        self, db: Transaction, tenant: int, *, title: str = "", agent: str = "index", agent_def: Any = None
     ) -> Conversation:
         """Raises `QuotaExceeded`."""
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
-
-        async def create(db: Transaction) -> Conversation:
-            most = (await policy_of(self._db, db, tenant)).max_conversations
-            await check_room(db, most, _COUNT_ALL, (tenant,), "conversations")
-            row = await db.one(_NEW, (tenant, title, agent, text, now, now))
-            return _conversation(await db.one(_ONE, (tenant, row["id"])))
-
-        return await self._db.run(create, tenant=tenant)
+        await check_room(self._db, db, tenant, "conversations")
+        row = await db.one(_NEW, (tenant, title, agent, text, now, now))
+        return _conversation(await db.one(_ONE, (tenant, row["id"])))
 
     async def find(self, tenant: int, id: int) -> Conversation:
         """Raises `NotFound`."""
@@ -134,16 +126,13 @@ class Conversations:
 
     async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
         """The latest changed first; only those that changed before `before`."""
-        values = (tenant, before or 2**62, limit)
-        rows = await self._db.all(_LIST, values)
-        return [_conversation(row) for row in rows]
+        return [_conversation(row) for row in await self._db.all(_LIST, (tenant, before or 2**62, limit))]
 
     async def change(
         self, tenant: int, id: int, *, title: str | None = None, archived: bool | None = None
     ) -> Conversation:
         """None leaves a field as it is. Raises `NotFound`."""
-        values = (title, archived, int(time.time()), tenant, id)
-        await self._db.change(_CHANGE, values)
+        await self._db.change(_CHANGE, (title, archived, int(time.time()), tenant, id))
         return await self.find(tenant, id)
 
     async def delete(self, tenant: int, id: int) -> None:
@@ -204,8 +193,7 @@ class Conversations:
 
     async def unanswered(self, conversation: int) -> Sequence[str]:
         """Requests whose answer is not stored yet."""
-        rows = await self._db.all(_OPEN, (conversation,))
-        return [row[0] for row in rows]
+        return [row[0] for row in await self._db.all(_OPEN, (conversation,))]
 
     async def with_unanswered(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
         """Conversations with unanswered messages from before a time: (tenant, conversation)."""
@@ -216,7 +204,6 @@ class Conversations:
         self, conversation: int, *, after: int = 0, limit: int = 200
     ) -> Sequence[dict[str, Any]]:
         """Oldest first, up to `limit` and `MAX_CHARACTERS`."""
-
         rows = await self._db.all(_MESSAGES, (conversation, after, limit, MAX_CHARACTERS))
         return [dict(row) for row in rows]
 

@@ -3,21 +3,26 @@
 The tables are in a SQLite file (`sqlite.py`) or in the PostgreSQL database of the tasks (`postgres.py`). The statements are the
 same for both: placeholders are `?` or `?1`, new ids come from `returning id`, and only the search of memories differs.
 
-Work on the tables is an async function with a `Transaction`. It may run more than once, so it must change nothing else.
+Work on the tables is an async function with a `Transaction`. It may run more than once, so it must change nothing else. Most are
+methods of a repository:
 
-    async def add(db: Transaction) -> int:
-        row = await db.one("insert into notes (text) values (?) returning id", (text,))
-        return int(row["id"])
+    class Notes(Repository):
+        @transaction
+        async def add(self, db: Transaction, tenant: int, text: str) -> int:
+            row = await db.one("insert into notes (tenant_id, text) values (?, ?) returning id", (tenant, text))
+            return int(row["id"])
 
-    id = await database.run(add, tenant=7)
+    id = await Notes(database).add(7, "Buy milk")
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_type_hints
 
 import msgspec
 
@@ -25,6 +30,8 @@ from dragoman.errors import InvalidParams
 from dragoman.hub.tenants.policy import Policy
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Repository")
+P = ParamSpec("P")
 
 PACKAGE = "dragoman.hub.store"
 """Where the numbered scripts of the schema are (`schema/`)."""
@@ -147,6 +154,35 @@ class Database:
     async def version(self) -> int:
         """A number that changes when a tenant is disabled or has a new token, by whichever process."""
         return await self.tables.version()
+
+
+class Repository:
+    """The tables of one noun. Every method finds only what its tenant has."""
+
+    def __init__(self, database: Database) -> None:
+        self._db, self._key = database, ""
+
+    def once(self, key: str) -> Self:
+        """The same repository, for one write that happens once under this key, also if it is repeated after a crash."""
+        out = copy(self)
+        out._key = key
+        return out
+
+
+def transaction(
+    method: Callable[Concatenate[R, Transaction, int, P], Awaitable[T]],
+) -> Callable[Concatenate[R, str | int, P], Coroutine[Any, Any, T]]:
+    """Runs a method of a repository in a transaction of a tenant, its first argument. It may run more than once."""
+
+    @wraps(method)
+    async def run(self: R, tenant: str | int, /, *args: P.args, **options: P.kwargs) -> T:
+        def work(db: Transaction) -> Awaitable[T]:
+            return method(self, db, int(tenant), *args, **options)
+
+        kind = get_type_hints(method)["return"] if self._key else None
+        return await self._db.run_once(self._key, work, kind, tenant=int(tenant))
+
+    return run
 
 
 def open_database(where: str | Path, folder: Path | None = None, *, policy: Policy | None = None) -> Database:

@@ -1,8 +1,7 @@
 """Memory: scratchpads, and typed entries with relations between them.
 
 A scratchpad has the notes of one agent, or notes that all agents of a tenant share. An entry that is no longer true is not deleted:
-it gets an end time, and can be read as of an earlier time. `memory_search.py` finds entries. `once` is the key of a write that
-may be repeated after a crash (`Database.run_once`).
+it gets an end time, and can be read as of an earlier time. `memory_search.py` finds entries.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.database import Repository, Transaction, transaction
 from dragoman.hub.store.memory_search import (
     RELATIONS,
     TYPES,
@@ -30,8 +29,11 @@ MAX_TAGS = 32
 RELATIONS_PER_ENTRY = 4
 """A tenant may have so many times as many relations as entries."""
 
-_COUNT = "select count(*) from memories where tenant_id = ?"
-_COUNT_RELATIONS = "select count(*) from relations where tenant_id = ?"
+_ONE = "select * from memories where tenant_id = ? and id = ?"
+_ADD = """
+insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, valid_from, created_at,
+updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *
+"""
 
 
 class RelationExists(A2AError):
@@ -44,17 +46,14 @@ class RelationExists(A2AError):
         self.existing_id = existing_id
 
 
-class Memories:
-    """The entries of all tenants. Every method finds only entries of its tenant."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Memories(Repository):
     # -- entries -----------------------------------------------------------------------------------------------
 
+    @transaction
     async def add(
         self,
-        tenant: str | int,
+        db: Transaction,
+        tenant: int,
         type: str,
         title: str,
         content: str = "",
@@ -65,42 +64,21 @@ class Memories:
         conversation: int = 0,
         supersedes: Sequence[int] = (),
         at: int | None = None,
-        once: str = "",
     ) -> MemoryEntry:
         """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`, `QuotaExceeded`."""
         check(type, title, content, source, tags)
-        tenant, now = int(tenant), int(time.time())
-
-        async def work(db: Transaction) -> MemoryEntry:
-            await _artifact(db, tenant, artifact_id)
-            most = (await policy_of(self._db, db, tenant)).max_memories
-            await check_room(db, most, _COUNT, (tenant,), "entries in its memory")
-            entry = await db.one(
-                "insert into memories (tenant_id, conversation_id, type, title, content, source, tags, artifact_id, "
-                "valid_from, created_at, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *",
-                (
-                    tenant,
-                    conversation,
-                    type,
-                    title.strip(),
-                    content,
-                    source,
-                    "\n".join(tags),
-                    artifact_id,
-                    at or now,
-                    at or now,
-                    at or now,
-                ),
-            )
-            for old in supersedes:
-                if not await _supersede(db, tenant, entry["id"], old, now):
-                    raise InvalidParams(f"there is no entry #{old} to supersede")
-            return entry_of(entry)
-
-        return await self._db.run_once(once, work, MemoryEntry, tenant=tenant)
+        now = int(time.time())
+        await _artifact(db, tenant, artifact_id)
+        await check_room(self._db, db, tenant, "memories")
+        about = (tenant, conversation, type, title.strip(), content, source, "\n".join(tags), artifact_id)
+        entry = await db.one(_ADD, (*about, at or now, at or now, at or now))
+        for old in supersedes:
+            if not await _supersede(db, tenant, entry["id"], old, now):
+                raise InvalidParams(f"there is no entry #{old} to supersede")
+        return entry_of(entry)
 
     async def get(self, tenant: str | int, id: int) -> MemoryEntry | None:
-        row = await self._db.one("select * from memories where tenant_id = ? and id = ?", (int(tenant), id))
+        row = await self._db.look_up(_ONE, (int(tenant), id))
         return None if row is None else entry_of(row)
 
     async def list(
@@ -126,55 +104,43 @@ class Memories:
         if tag:
             where.append("replace(lower(? || tags || ?), lower(?), '') <> lower(? || tags || ?)")
             values += ["\n", "\n", f"\n{tag}\n", "\n", "\n"]
-        if before is not None:
-            where.append("updated_at < ?")
-            values.append(before)
-        if conversation is not None:
-            where.append("conversation_id = ?")
-            values.append(conversation)
-        if source:
-            where.append("source = ?")
-            values.append(source)
+        for term, value in (
+            ("updated_at < ?", before),
+            ("conversation_id = ?", conversation),
+            ("source = ?", source or None),
+        ):
+            if value is not None:
+                where.append(term)
+                values.append(value)
         statement = (
             f"select * from memories where {' and '.join(where)} order by updated_at desc, id desc limit ?"
         )
         rows = await self._db.all(statement, (*values, limit))
         return [entry_of(row) for row in rows]
 
-    async def change(self, tenant: str | int, id: int, **changes: Any) -> MemoryEntry | None:
+    @transaction
+    async def change(self, db: Transaction, tenant: int, id: int, /, **changes: Any) -> MemoryEntry | None:
         """Change `type`, `title`, `content`, `source`, `tags` or `artifact_id`; None if there is no such entry."""
-        known = await self.get(tenant, id)
-        if known is None:
+        if (row := await db.one(_ONE, (tenant, id))) is None:
             return None
-        new = {name: changes.get(name, getattr(known, name)) for name in _CHANGEABLE}
+        new = {name: changes.get(name, getattr(entry_of(row), name)) for name in _CHANGEABLE}
         check(new["type"], new["title"], new["content"], new["source"], new["tags"])
+        await _artifact(db, tenant, new["artifact_id"])
         new["tags"] = "\n".join(new["tags"])
+        members = ", ".join(f"{name} = ?" for name in new)
+        statement = (
+            f"update memories set {members}, updated_at = ? where tenant_id = ? and id = ? returning *"
+        )
+        return entry_of(await db.one(statement, (*new.values(), int(time.time()), tenant, id)))
 
-        async def work(db: Transaction) -> MemoryEntry | None:
-            await _artifact(db, int(tenant), new["artifact_id"])
-            row = await db.one(
-                f"update memories set {', '.join(f'{name} = ?' for name in new)}, updated_at = ? "
-                "where tenant_id = ? and id = ? returning *",
-                (*new.values(), int(time.time()), int(tenant), id),
-            )
-            return None if row is None else entry_of(row)
-
-        return await self._db.run(work, tenant=int(tenant))
-
-    async def invalidate(self, tenant: str | int, id: int, *, once: str = "") -> bool:
+    @transaction
+    async def invalidate(self, db: Transaction, tenant: int, id: int) -> bool:
         """End an entry. False if there is no valid one."""
         now = int(time.time())
+        return await db.change(_END, (now, now, tenant, id)) > 0
 
-        async def work(db: Transaction) -> bool:
-            return await db.change(_END, (now, now, int(tenant), id)) > 0
-
-        return await self._db.run_once(once, work, bool, tenant=int(tenant))
-
-    async def delete(self, tenant: str | int, id: int) -> bool:
-        return (
-            await self._db.change("delete from memories where tenant_id = ? and id = ?", (int(tenant), id))
-            > 0
-        )
+    async def delete(self, tenant: int, id: int) -> bool:
+        return await self._db.change("delete from memories where tenant_id = ? and id = ?", (tenant, id)) > 0
 
     async def search(
         self, tenant: str | int, search: MemorySearch, *, as_of: int | None = None
@@ -185,17 +151,12 @@ class Memories:
 
     # -- relations ---------------------------------------------------------------------------------------------
 
-    async def relate(
-        self, tenant: str | int, source: int, relation: str, target: int, *, once: str = ""
-    ) -> Relation:
+    @transaction
+    async def relate(self, db: Transaction, tenant: int, source: int, relation: str, target: int) -> Relation:
         """Raises `InvalidParams`, `RelationExists` and `QuotaExceeded`."""
-
-        async def work(db: Transaction) -> Relation:
-            most = (await policy_of(self._db, db, int(tenant))).max_memories * RELATIONS_PER_ENTRY
-            await check_room(db, most, _COUNT_RELATIONS, (int(tenant),), "relations in its memory")
-            return await _relate(db, int(tenant), source, relation, target)
-
-        return await self._db.run_once(once, work, Relation, tenant=int(tenant))
+        most = (await policy_of(self._db, db, tenant)).max_memories * RELATIONS_PER_ENTRY
+        await check_room(self._db, db, tenant, "relations", limit=most)
+        return await _relate(db, tenant, source, relation, target)
 
     async def relations(
         self,
@@ -222,11 +183,8 @@ class Memories:
         rows = await self._db.all(statement, values)
         return [Relation(**row) for row in rows]
 
-    async def unrelate(self, tenant: str | int, id: int) -> bool:
-        return (
-            await self._db.change("delete from relations where tenant_id = ? and id = ?", (int(tenant), id))
-            > 0
-        )
+    async def unrelate(self, tenant: int, id: int) -> bool:
+        return await self._db.change("delete from relations where tenant_id = ? and id = ?", (tenant, id)) > 0
 
     async def around(
         self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
@@ -246,8 +204,7 @@ class Memories:
                             found[other] = distance
                             near.append(other)
                 edge = near
-            one = "select * from memories where tenant_id = ? and id = ?"
-            rows = [(n, await db.one(one, (int(tenant), other))) for other, n in found.items() if n]
+            rows = [(n, await db.one(_ONE, (int(tenant), other))) for other, n in found.items() if n]
             return [(distance, entry_of(row)) for distance, row in rows if row is not None]
 
         return await self._db.read(look)
@@ -303,7 +260,7 @@ async def _relate(db: Transaction, tenant: int, source: int, relation: str, targ
     if source == target:
         raise InvalidParams("an entry does not relate to itself")
     for id in (source, target):
-        if not await db.one("select 1 from memories where tenant_id = ? and id = ?", (tenant, id)):
+        if not await db.one(_ONE, (tenant, id)):
             raise InvalidParams(f"there is no entry #{id}")
     known = await db.one(
         "select id from relations where source_id = ? and target_id = ? and relation = ?",
@@ -321,55 +278,39 @@ async def _relate(db: Transaction, tenant: int, source: int, relation: str, targ
 # -- scratchpads --------------------------------------------------------------------------------------------
 
 MAX_SCRATCHPAD_BYTES = 4 << 20
-_COUNT_SCRATCHPADS = "select count(*) from scratchpads where tenant_id = ?"
-_SCRATCHPAD_BYTES = "select coalesce(sum(size), 0) from scratchpads where tenant_id = ?"
+_READ = "select content from scratchpads where tenant_id = ? and scope = ?"
+_APPEND = """
+insert into scratchpads (tenant_id, scope, content, size, updated_at) values (?, ?, ?, ?, ?)
+on conflict (tenant_id, scope) do update set content = scratchpads.content || excluded.content,
+size = scratchpads.size + excluded.size, updated_at = excluded.updated_at
+"""
+_SIZE = "select size from scratchpads where tenant_id = ? and scope = ?"
 SHARED = ""
 """The scope of the shared scratchpad."""
 
 
-class Scratchpads:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Scratchpads(Repository):
     async def read(self, tenant: str | int, scope: str) -> str:
-        row = await self._db.one(
-            "select content from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope)
-        )
+        row = await self._db.one(_READ, (int(tenant), scope))
         return row["content"] if row is not None else ""
 
-    async def add(self, tenant: str | int, scope: str, text: str, *, once: str = "") -> None:
+    @transaction
+    async def add(self, db: Transaction, tenant: int, scope: str, text: str) -> None:
         """Add a line with the time. Raises `InvalidParams` if the scratchpad is full, and `QuotaExceeded`."""
         line = f"[{timestamp()}] {text}\n"
         size = len(line.encode())
+        row = await db.one(_SIZE, (tenant, scope))
+        if (row["size"] if row else 0) + size > MAX_SCRATCHPAD_BYTES:
+            raise InvalidParams(f"the scratchpad is full ({MAX_SCRATCHPAD_BYTES} bytes): clear it first")
+        if row is None:
+            await check_room(self._db, db, tenant, "scratchpads")
+        room = (await policy_of(self._db, db, tenant)).max_scratchpad_mb << 20
+        await check_room(self._db, db, tenant, "scratchpad_bytes", limit=room, more=size)
+        await db.change(_APPEND, (tenant, scope, line, size, int(time.time())))
 
-        async def work(db: Transaction) -> None:
-            row = await db.one(
-                "select size from scratchpads where tenant_id = ? and scope = ?",
-                (int(tenant), scope),
-            )
-            if (row["size"] if row else 0) + size > MAX_SCRATCHPAD_BYTES:
-                raise InvalidParams(f"the scratchpad is full ({MAX_SCRATCHPAD_BYTES} bytes): clear it first")
-            policy = await policy_of(self._db, db, int(tenant))
-            if row is None:
-                await check_room(
-                    db, policy.max_scratchpads, _COUNT_SCRATCHPADS, (int(tenant),), "scratchpads"
-                )
-            room = policy.max_scratchpad_mb << 20
-            await check_room(db, room, _SCRATCHPAD_BYTES, (int(tenant),), "bytes in scratchpads", more=size)
-            await db.change(
-                "insert into scratchpads (tenant_id, scope, content, size, updated_at) values (?, ?, ?, ?, ?) "
-                "on conflict (tenant_id, scope) do update set content = scratchpads.content || excluded.content, "
-                "size = scratchpads.size + excluded.size, updated_at = excluded.updated_at",
-                (int(tenant), scope, line, size, int(time.time())),
-            )
-
-        await self._db.run_once(once, work, None, tenant=int(tenant))
-
-    async def clear(self, tenant: str | int, scope: str, *, once: str = "") -> None:
-        async def work(db: Transaction) -> None:
-            await db.change("delete from scratchpads where tenant_id = ? and scope = ?", (int(tenant), scope))
-
-        await self._db.run_once(once, work, None, tenant=int(tenant))
+    @transaction
+    async def clear(self, db: Transaction, tenant: int, scope: str) -> None:
+        await db.change("delete from scratchpads where tenant_id = ? and scope = ?", (tenant, scope))
 
     async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
         """All scratchpads: (scope, bytes, updated_at)."""

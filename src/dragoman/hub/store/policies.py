@@ -7,13 +7,13 @@ hub is `Database.policy`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 from dragoman.hub.store.tokens import write_audit
 from dragoman.hub.tenants.policy import Policy, QuotaExceeded, override_policy
 
@@ -36,13 +36,18 @@ _STORED = {
     "schedules": "select count(*) from schedules where tenant_id = ?",
     "requests": "select count(*) from requests where tenant_id = ?",
 }
+_COUNTS = {**_STORED, "relations": "select count(*) from relations where tenant_id = ?"}
+_WORDS = {
+    "artifacts": "files",
+    "memories": "entries in its memory",
+    "relations": "relations in its memory",
+    "scratchpad_bytes": "bytes in scratchpads",
+    "versions": "versions of agents, which requests still use,",
+}
 
 
-class Policies:
+class Policies(Repository):
     """The policies of all tenants."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
 
     async def of(self, tenant: str | int) -> Policy:
         row = await self._db.look_up(_OVERRIDE, (int(tenant),))
@@ -61,27 +66,25 @@ class Policies:
 
         return await self._db.read(count)
 
-    async def change(self, tenant: int, changes: Mapping[str, Any], *, actor: str = "admin") -> Policy:
+    @transaction
+    async def change(
+        self, db: Transaction, tenant: int, changes: Mapping[str, Any], *, actor: str = "admin"
+    ) -> Policy:
         """Change members of a tenant's own policy; null removes one. Raises `InvalidParams`."""
-
-        async def change(db: Transaction) -> Policy:
-            row = await db.one(_OVERRIDE, (tenant,))
-            own = {} if row is None else dict(msgspec.json.decode(row["document"]))
-            for name, value in changes.items():
-                if name not in Policy.__struct_fields__:
-                    raise InvalidParams(f"a policy has no {name[:80]!r}", fields=((name[:80], "is unknown"),))
-                own[name] = value
-            own = {name: value for name, value in own.items() if value is not None}
-            policy = override_policy(self._db.policy, own)
-            if own:
-                await db.change(_PUT, (tenant, msgspec.json.encode(own).decode(), int(time.time())))
-            else:
-                await db.change(_DELETE, (tenant,))
-            what = msgspec.json.encode(dict(changes)).decode()
-            await write_audit(db, actor, "tenant.policy", tenant, what)
-            return policy
-
-        return await self._db.run(change, tenant=tenant)
+        row = await db.one(_OVERRIDE, (tenant,))
+        own = {} if row is None else dict(msgspec.json.decode(row["document"]))
+        for name, value in changes.items():
+            if name not in Policy.__struct_fields__:
+                raise InvalidParams(f"a policy has no {name[:80]!r}", fields=((name[:80], "is unknown"),))
+            own[name] = value
+        own = {name: value for name, value in own.items() if value is not None}
+        policy = override_policy(self._db.policy, own)
+        if own:
+            await db.change(_PUT, (tenant, msgspec.json.encode(own).decode(), int(time.time())))
+        else:
+            await db.change(_DELETE, (tenant,))
+        await write_audit(db, actor, "tenant.policy", tenant, msgspec.json.encode(dict(changes)).decode())
+        return policy
 
 
 async def policy_of(database: Database, db: Transaction, tenant: int) -> Policy:
@@ -98,14 +101,16 @@ def _policy(default: Policy, row: Row) -> Policy:
 
 
 async def check_room(
-    db: Transaction, limit: int, count: str, values: Sequence[Any], what: str, *, more: int = 1
+    database: Database, db: Transaction, tenant: int, table: str, *, limit: int | None = None, more: int = 1
 ) -> None:
-    """Raise `QuotaExceeded` if `more` would be more than `limit` of `what`. `count` is the statement that counts."""
+    """Raise `QuotaExceeded` if a tenant has no room for `more` in a table. `limit`: instead of that of its policy; 0: none."""
+    if limit is None:
+        limit = getattr(await policy_of(database, db, tenant), f"max_{table}")
     if not limit:
         return
-    used = (await db.one(count, values))[0]
+    used = (await db.one(_COUNTS[table], (tenant,)))[0]
     if used + more > limit:
         raise QuotaExceeded(
-            f"this tenant has {used} {what}, and may have {limit}: delete some first",
+            f"this tenant has {used} {_WORDS.get(table, table)}, and may have {limit}: delete some first",
             metadata={"reason": "storage_limit"},
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 
 _ADD = """
 insert into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
@@ -45,10 +45,7 @@ class StoredRequest(Struct, frozen=True, kw_only=True):
     started_at: int = 0
 
 
-class Requests:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Requests(Repository):
     async def store(
         self,
         tenant: int,
@@ -71,21 +68,16 @@ class Requests:
 
     async def list(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
         """Newest first."""
-        rows = await self._db.all(_LIST, (tenant, limit))
-        return [_request(row) for row in rows]
+        return [_request(row) for row in await self._db.all(_LIST, (tenant, limit))]
 
     async def with_version(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
         """Requests that need a stored version of their agent, oldest first."""
-        rows = await self._db.all(_WITH_VERSION, (tenant, limit))
-        return [_request(row) for row in rows]
+        return [_request(row) for row in await self._db.all(_WITH_VERSION, (tenant, limit))]
 
-    async def release_versions(self, tenant: int, requests: Sequence[StoredRequest]) -> None:
+    @transaction
+    async def release_versions(self, db: Transaction, tenant: int, requests: Sequence[StoredRequest]) -> None:
         """Say that requests have ended, and need no version of their agent any more."""
-
-        async def release(db: Transaction) -> None:
-            await db.change_many(_RELEASE, [(tenant, each.request_id, each.agent_id) for each in requests])
-
-        await self._db.run(release, tenant=tenant)
+        await db.change_many(_RELEASE, [(tenant, each.request_id, each.agent_id) for each in requests])
 
     async def list_before(
         self, before: int, after: int, limit: int
@@ -118,27 +110,24 @@ on conflict (tenant_id, key) do update set request_id = excluded.request_id, at 
 """
 
 
-class IdempotencyKeys:
+class IdempotencyKeys(Repository):
     def __init__(
         self, database: Database, *, seconds: float = 86_400, clock: Callable[[], float] = time.time
     ) -> None:
-        self._db, self._seconds, self._clock = database, seconds, clock
+        super().__init__(database)
+        self._seconds, self._clock = seconds, clock
 
-    async def claim(self, tenant: int, key: str, request: str) -> str:
+    @transaction
+    async def claim(self, db: Transaction, tenant: int, key: str, request: str) -> str:
         """The request that a key stands for: `request`, or an earlier one."""
         now = self._clock()
-
-        async def claim(db: Transaction) -> str:
-            await db.change(_DROP_KEYS, (int(now - self._seconds),))
-            known = await db.one(_FIND_KEY, (tenant, key))
-            if known is not None:
-                return str(known["request_id"])
-            await db.change(_PUT_KEY, (tenant, key, request, int(now)))
-            return request
-
-        return await self._db.run(claim, tenant=tenant)
+        await db.change(_DROP_KEYS, (int(now - self._seconds),))
+        known = await db.one(_FIND_KEY, (tenant, key))
+        if known is not None:
+            return str(known["request_id"])
+        await db.change(_PUT_KEY, (tenant, key, request, int(now)))
+        return request
 
     async def renew(self, tenant: int, key: str, request: str) -> None:
         """Let a key stand for another request, because the earlier one is gone."""
-        values = (tenant, key, request, int(self._clock()))
-        await self._db.change(_PUT_KEY, values)
+        await self._db.change(_PUT_KEY, (tenant, key, request, int(self._clock())))

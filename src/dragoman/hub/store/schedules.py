@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.schedules import run_times
-from dragoman.hub.store.database import Database, Row, Transaction
-from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.store.database import Database, Repository, Transaction, transaction
+from dragoman.hub.store.policies import check_room
 
 MAX_RUNS = 200
 """Stored runs per schedule."""
@@ -36,7 +36,6 @@ _ADD = f"""
 insert into schedules (tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
 next_fire_at, created_at, updated_at, generation) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_SCHEDULE}
 """
-_COUNT = "select count(*) from schedules where tenant_id = ?"
 _ONE = f"select {_SCHEDULE} from schedules where tenant_id = ? and id = ?"
 _LIST = f"""
 select {_SCHEDULE} from schedules where tenant_id = ? and (? = '' or status = ?) order by updated_at desc, id desc limit 200
@@ -157,22 +156,24 @@ class ScheduledRun(RunInfo, frozen=True, kw_only=True):
     tenant_id: int
 
 
-class Schedules:
+class Schedules(Repository):
     def __init__(
         self, database: Database, *, clock: Callable[[], float] = time.time, timezone: str = ""
     ) -> None:
         """`timezone`: of schedules that name none; empty: that of this machine."""
-        self._db, self._clock, self.timezone = database, clock, timezone
+        super().__init__(database)
+        self._clock, self.timezone = clock, timezone
 
+    @transaction
     async def add(
         self,
-        tenant: str | int,
+        db: Transaction,
+        tenant: int,
         agent: str,
         phrase: str,
         message: str,
         *,
         conversation: int = 0,
-        once: str = "",
         generation: int | None = None,
         timezone: str = "",
     ) -> tuple[Schedule, str]:
@@ -189,61 +190,44 @@ class Schedules:
             raise InvalidParams(
                 "a message has 1 to 16384 characters", fields=(("message", "has 1 to 16384"),)
             )
-        first = when.first
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
-
-        async def add(db: Transaction) -> Schedule:
-            now_valid = await _current(db, int(tenant), generation)
-            most = (await policy_of(self._db, db, int(tenant))).max_schedules
-            await check_room(db, most, _COUNT, (int(tenant),), "schedules")
-            what = (int(tenant), agent, conversation, message, phrase[:200], when.kind)
-            values = (*what, 0 if recur else first, recur, first, now, now, now_valid)
-            return Schedule(**await db.one(_ADD, values))
-
-        return await self._db.run_once(once, add, Schedule, tenant=int(tenant)), when.normalized
+        valid = await _current(db, tenant, generation)
+        await check_room(self._db, db, tenant, "schedules")
+        what = (tenant, agent, conversation, message, phrase[:200], when.kind)
+        times = (0 if recur else when.first, recur, when.first, now, now, valid)
+        return Schedule(**await db.one(_ADD, (*what, *times))), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
         """The latest changed first."""
-        rows = await self._db.all(_LIST, (int(tenant), status, status))
-        return [Schedule(**row) for row in rows]
+        return [Schedule(**row) for row in await self._db.all(_LIST, (int(tenant), status, status))]
 
     async def get(self, tenant: str | int, id: int) -> Schedule | None:
-        row = await self._db.one(_ONE, (int(tenant), id))
+        row = await self._db.look_up(_ONE, (int(tenant), id))
         return None if row is None else Schedule(**row)
 
+    @transaction
     async def set_status(
-        self, tenant: str | int, id: int, status: str, *, generation: int | None = None
+        self, db: Transaction, tenant: int, id: int, status: str, *, generation: int | None = None
     ) -> Schedule | None:
         """Pause or resume a schedule. None if there is no such schedule. Raises as `add` does."""
         if status not in STATES:
             raise InvalidParams(
                 f"a schedule is one of {', '.join(STATES)}", fields=(("status", "is unknown"),)
             )
-        known = await self.get(tenant, id)
-        if known is None:
+        row = await db.one(_ONE, (tenant, id))
+        if row is None:
             return None
-        now = int(self._clock())
-        due = (
-            known.after(self._clock(), self.timezone)
-            if status == ACTIVE and known.next_fire_at <= now
-            else known.next_fire_at
-        )
+        known, now = Schedule(**row), int(self._clock())
+        due = known.next_fire_at
+        if status == ACTIVE and due <= now:
+            due = known.after(self._clock(), self.timezone)
+        valid = await _current(db, tenant, generation)
+        return Schedule(**await db.one(_SET_STATUS, (status, due, now, valid, tenant, id)))
 
-        async def mark(db: Transaction) -> Row | None:
-            valid = await _current(db, int(tenant), generation)
-            row: Row | None = await db.one(_SET_STATUS, (status, due, now, valid, int(tenant), id))
-            return row
-
-        row = await self._db.run(mark, tenant=int(tenant))
-        return None if row is None else Schedule(**row)
-
-    async def delete(self, tenant: str | int, id: int, *, once: str = "") -> bool:
+    @transaction
+    async def delete(self, db: Transaction, tenant: int, id: int) -> bool:
         """Delete it with its runs. False if there was none."""
-
-        async def work(db: Transaction) -> bool:
-            return await db.change(_DELETE, (int(tenant), id)) > 0
-
-        return await self._db.run_once(once, work, bool, tenant=int(tenant))
+        return await db.change(_DELETE, (tenant, id)) > 0
 
     # -- runs --------------------------------------------------------------------------------------------------
 
@@ -282,16 +266,8 @@ class Schedules:
         self, run: ScheduledRun, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
     ) -> ScheduledRun | None:
         """End a run; None if it has ended already. A schedule that runs once fails with its run."""
-        status = FAILED if error else SUCCEEDED
-        values = (
-            status,
-            int(self._clock()),
-            answer[:MAX_SUMMARY_CHARACTERS],
-            error[:MAX_SUMMARY_CHARACTERS],
-            read,
-            written,
-            run.id,
-        )
+        texts = answer[:MAX_SUMMARY_CHARACTERS], error[:MAX_SUMMARY_CHARACTERS]
+        values = (FAILED if error else SUCCEEDED, int(self._clock()), *texts, read, written, run.id)
 
         async def end(db: Transaction) -> ScheduledRun | None:
             row = await db.one(_END, values)
@@ -311,24 +287,19 @@ class Schedules:
 
         async def mark(db: Transaction) -> ScheduledRun | None:
             row = await db.one(_WAIT, (new, question[:MAX_SUMMARY_CHARACTERS], run.id, old))
-            if row is None:
-                return None
-            changed = ScheduledRun(**row)
-            if waiting:
-                await _notify(db, "run.waiting", changed, int(self._clock()))
-            return changed
+            if row is not None and waiting:
+                await _notify(db, "run.waiting", ScheduledRun(**row), int(self._clock()))
+            return None if row is None else ScheduledRun(**row)
 
         return await self._db.run(mark, tenant=run.tenant_id)
 
     async def running(self) -> Sequence[ScheduledRun]:
         """Runs that have not ended."""
-        rows = await self._db.all(_RUNNING)
-        return [ScheduledRun(**row) for row in rows]
+        return [ScheduledRun(**row) for row in await self._db.all(_RUNNING)]
 
     async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[ScheduledRun]:
         """Newest first."""
-        values = (int(tenant), schedule, schedule, since)
-        rows = await self._db.all(_RUNS, values)
+        rows = await self._db.all(_RUNS, (int(tenant), schedule, schedule, since))
         return [ScheduledRun(**row) for row in rows]
 
     async def run(self, tenant: str | int, id: int) -> ScheduledRun | None:

@@ -15,12 +15,13 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.errors import Unavailable
-from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.database import Database, Repository, Transaction, transaction
 from dragoman.hub.store.policies import policy_of
 from dragoman.hub.store.tokens import write_audit
 from dragoman.model.ops import Scope
@@ -64,42 +65,34 @@ class BudgetAlert(Struct, frozen=True, kw_only=True):
         )
 
 
-class Spending:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Spending(Repository):
     async def today(self, tenant: int) -> UsedToday:
         row = await self._db.look_up(_SPENT, (tenant, _today()))
         return UsedToday() if row is None else UsedToday(row["tokens"], round(row["cost"], 9))
 
-    async def add(self, tenant: int, tokens: int, cost: float) -> list[BudgetAlert]:
+    @transaction
+    async def add(self, db: Transaction, tenant: int, tokens: int, cost: float) -> list[BudgetAlert]:
         """Count tokens and money. Returns the alerts that were raised now."""
         day, now = _today(), int(time.time())
-
-        async def add(db: Transaction) -> list[BudgetAlert]:
-            row = await db.one(_SPEND, (tenant, day, tokens, cost))
-            if row is None:
-                return []  # the tenant is gone
-            policy = await policy_of(self._db, db, tenant)
-            raised = []
-            for budget, used, limit in (
-                (TOKENS, row["tokens"], policy.tokens_per_day),
-                (COST, row["cost"], policy.cost_per_day),
-            ):
-                for percent in ALERT_PERCENTS:
-                    if limit and used * 100 >= limit * percent:
-                        if not await db.change(_ALERT, (tenant, day, budget, percent, now)):
-                            continue
-                        alert = BudgetAlert(
-                            tenant_id=tenant, day=day, budget=budget, percent=percent, used=used, limit=limit
-                        )
-                        raised.append(alert)
-                        await write_audit(db, "hub", "budget.alert", tenant, alert.text)
-                        payload = {"kind": "budget.alert", **msgspec.structs.asdict(alert)}
-                        await db.change(_NOTIFY, (tenant, msgspec.json.encode(payload).decode(), now))
-            return raised
-
-        return await self._db.run(add, tenant=tenant)
+        row = await db.one(_SPEND, (tenant, day, tokens, cost))
+        if row is None:
+            return []  # the tenant is gone
+        policy = await policy_of(self._db, db, tenant)
+        limits = {TOKENS: policy.tokens_per_day, COST: policy.cost_per_day}
+        raised = []
+        for budget, percent in product(limits, ALERT_PERCENTS):
+            used, limit = row[budget], limits[budget]
+            if not limit or used * 100 < limit * percent:
+                continue
+            if await db.change(_ALERT, (tenant, day, budget, percent, now)):
+                alert = BudgetAlert(
+                    tenant_id=tenant, day=day, budget=budget, percent=percent, used=used, limit=limit
+                )
+                raised.append(alert)
+                await write_audit(db, "hub", "budget.alert", tenant, alert.text)
+                payload = {"kind": "budget.alert", **msgspec.structs.asdict(alert)}
+                await db.change(_NOTIFY, (tenant, msgspec.json.encode(payload).decode(), now))
+        return raised
 
 
 def _today() -> str:
@@ -127,7 +120,7 @@ on conflict (tenant_id, day, agent_id, model, currency) do update set calls = us
     cached_tokens = usage.cached_tokens + excluded.cached_tokens, cost = usage.cost + excluded.cost
 """
 _SINCE = """
-select tenant_id, day, agent_id, model, currency, calls, input_tokens, output_tokens, cached_tokens, cost from usage
+select tenant_id, day, agent_id as agent, model, currency, calls, input_tokens, output_tokens, cached_tokens, cost from usage
 where day > ?1 and (?2 = 0 or tenant_id = ?2) order by day desc, tenant_id, agent_id, model
 """
 
@@ -157,20 +150,9 @@ class Usages:
         """Add a call of a model. It is written soon, together with others."""
         if not scope.tenant.isdigit():
             return
-        self._waiting.append(
-            (
-                int(scope.tenant),
-                datetime.now(UTC).date().isoformat(),
-                scope.agent,
-                used.model,
-                used.currency,
-                used.calls,
-                used.input_tokens,
-                used.output_tokens,
-                used.cached_tokens,
-                used.cost,
-            )
-        )
+        key = (int(scope.tenant), _today(), scope.agent, used.model, used.currency)
+        tokens = (used.input_tokens, used.output_tokens, used.cached_tokens)
+        self._waiting.append((*key, used.calls, *tokens, used.cost))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="dragoman-hub-usage")
 
@@ -183,21 +165,8 @@ class Usages:
         """Of the last `days`, today included, newest first; of one tenant, or of all."""
         await self.flush()
         before = (datetime.now(UTC).date() - timedelta(days=days)).isoformat()
-        return [
-            DailyUsage(
-                tenant_id=row["tenant_id"],
-                day=row["day"],
-                agent=row["agent_id"],
-                model=row["model"],
-                calls=row["calls"],
-                input_tokens=row["input_tokens"],
-                output_tokens=row["output_tokens"],
-                cached_tokens=row["cached_tokens"],
-                cost=round(row["cost"], 9),
-                currency=row["currency"],
-            )
-            for row in await self._db.all(_SINCE, (before, tenant))
-        ]
+        rows = await self._db.all(_SINCE, (before, tenant))
+        return [DailyUsage(**{**dict(row), "cost": round(row["cost"], 9)}) for row in rows]
 
     async def _write(self) -> None:
         while self._waiting:

@@ -1,7 +1,4 @@
-"""Todos of a conversation, or (conversation 0) of the whole tenant.
-
-`once` is the key of a write that may be repeated after a crash (`Database.run_once`).
-"""
+"""Todos of a conversation, or (conversation 0) of the whole tenant."""
 
 from __future__ import annotations
 
@@ -11,13 +8,20 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.store.database import Database, Transaction
-from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.store.database import Repository, Transaction, transaction
+from dragoman.hub.store.policies import check_room
 
 STATES = ("pending", "in_progress", "completed", "canceled")
 OPEN = ("pending", "in_progress")
 MAX_SUBJECT_CHARACTERS = 200
-_COUNT = "select count(*) from todos where tenant_id = ?"
+_ADD = """
+insert into todos (tenant_id, conversation_id, subject, description, created_at, updated_at)
+values (?, ?, ?, ?, ?, ?) returning *
+"""
+_CHANGE = """
+update todos set state = coalesce(?, state), subject = coalesce(?, subject), description = coalesce(?, description),
+updated_at = ? where tenant_id = ? and id = ? returning *
+"""
 
 
 class Todo(Struct, frozen=True, kw_only=True):
@@ -31,27 +35,16 @@ class Todo(Struct, frozen=True, kw_only=True):
     updated_at: int
 
 
-class Todos:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Todos(Repository):
+    @transaction
     async def add(
-        self, tenant: str | int, subject: str, description: str = "", *, conversation: int = 0, once: str = ""
+        self, db: Transaction, tenant: int, subject: str, description: str = "", *, conversation: int = 0
     ) -> Todo:
         subject, now = subject.strip(), int(time.time())
         _check(subject, description)
-
-        async def work(db: Transaction) -> Todo:
-            most = (await policy_of(self._db, db, int(tenant))).max_todos
-            await check_room(db, most, _COUNT, (int(tenant),), "todos")
-            row = await db.one(
-                "insert into todos (tenant_id, conversation_id, subject, description, created_at, updated_at) "
-                "values (?, ?, ?, ?, ?, ?) returning *",
-                (int(tenant), conversation, subject, description, now, now),
-            )
-            return Todo(**row)
-
-        return await self._db.run_once(once, work, Todo, tenant=int(tenant))
+        await check_room(self._db, db, tenant, "todos")
+        row = await db.one(_ADD, (tenant, conversation, subject, description, now, now))
+        return Todo(**row)
 
     async def list(
         self,
@@ -72,40 +65,31 @@ class Todos:
         )
         return [Todo(**row) for row in rows]
 
-    async def get(self, tenant: str | int, id: int) -> Todo | None:
-        row = await self._db.one("select * from todos where tenant_id = ? and id = ?", (int(tenant), id))
+    async def get(self, tenant: int, id: int) -> Todo | None:
+        row = await self._db.look_up("select * from todos where tenant_id = ? and id = ?", (tenant, id))
         return None if row is None else Todo(**row)
 
+    @transaction
     async def change(
         self,
-        tenant: str | int,
+        db: Transaction,
+        tenant: int,
         id: int,
         *,
         state: str | None = None,
         subject: str | None = None,
         description: str | None = None,
-        once: str = "",
     ) -> Todo | None:
         """None leaves a field as it is. Returns None if there is no such todo. Raises `InvalidParams`."""
         if state is not None and state not in STATES:
             raise InvalidParams(f"a todo is one of {', '.join(STATES)}", fields=(("state", "is unknown"),))
         subject = None if subject is None else subject.strip()
         _check("there" if subject is None else subject, description or "")
+        row = await db.one(_CHANGE, (state, subject, description, int(time.time()), tenant, id))
+        return None if row is None else Todo(**row)
 
-        async def work(db: Transaction) -> Todo | None:
-            row = await db.one(
-                "update todos set state = coalesce(?, state), subject = coalesce(?, subject), "
-                "description = coalesce(?, description), updated_at = ? where tenant_id = ? and id = ? returning *",
-                (state, subject, description, int(time.time()), int(tenant), id),
-            )
-            return None if row is None else Todo(**row)
-
-        return await self._db.run_once(once, work, Todo | None, tenant=int(tenant))
-
-    async def delete(self, tenant: str | int, id: int) -> bool:
-        return (
-            await self._db.change("delete from todos where tenant_id = ? and id = ?", (int(tenant), id)) > 0
-        )
+    async def delete(self, tenant: int, id: int) -> bool:
+        return await self._db.change("delete from todos where tenant_id = ? and id = ?", (tenant, id)) > 0
 
 
 def _check(subject: str, description: str) -> None:

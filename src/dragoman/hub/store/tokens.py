@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.errors import Conflict, NotFound
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Repository, Row, Transaction, transaction
 
 TENANT_PREFIX, ADMIN_PREFIX = "atr_", "adm_"
 """The prefixes of tokens of tenants and of administrators."""
@@ -112,23 +112,19 @@ class Token(Struct, frozen=True, kw_only=True):
         }
 
 
-class Tokens:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Tokens(Repository):
     async def list(self, tenant: int, *, revoked: bool = False) -> Sequence[Token]:
         """Oldest first; those that are revoked only if asked for."""
         return [read_token(row) for row in await self._db.all(_LIST_ALL if revoked else _LIST, (tenant,))]
 
     async def find(self, tenant: int, id: int) -> Token:
         """Raises `NotFound`."""
-        row = await self._db.one(_ONE, (tenant, id))
-        if row is None:
-            raise NotFound(f"there is no token {id}")
-        return read_token(row)
+        return await self._db.read(lambda db: _must_find(db, tenant, id))
 
+    @transaction
     async def create(
         self,
+        db: Transaction,
         tenant: int,
         name: str,
         scope: str,
@@ -141,55 +137,54 @@ class Tokens:
         if scope not in SCOPES:
             why = f"is one of {', '.join(SCOPES)}"
             raise InvalidParams(f"the scope of a token {why}", fields=(("scope", why),))
-        if expires_at is not None and expires_at <= now:
-            raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
+        _check_expiry(expires_at, now)
+        if (row := await db.one(_NAMED, (tenant, name, now))) is not None:
+            raise Conflict(f"there is a token {name!r} already", existing={"id": row["id"], "name": name})
+        if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
+            raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
+        made = await add_token(db, tenant, name, scope, secret, expires_at=expires_at, actor=actor)
+        await write_audit(db, actor, "token.create", tenant, f"{name} ({scope})")
+        return made, secret
 
-        async def create(db: Transaction) -> Token:
-            if (row := await db.one(_NAMED, (tenant, name, now))) is not None:
-                raise Conflict(f"there is a token {name!r} already", existing={"id": row["id"], "name": name})
-            if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
-                raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
-            made = await add_token(db, tenant, name, scope, secret, expires_at=expires_at, actor=actor)
-            await write_audit(db, actor, "token.create", tenant, f"{name} ({scope})")
-            return made
-
-        return await self._db.run(create, tenant=tenant), secret
-
-    async def revoke(self, tenant: int, id: int, *, actor: str, keep_one: bool = False) -> Token:
+    @transaction
+    async def revoke(
+        self, db: Transaction, tenant: int, id: int, *, actor: str, keep_one: bool = False
+    ) -> Token:
         """Revoke a token, or block a user, at once. `keep_one`: refuse for the last token with the scope admin.
 
         Raises `NotFound` and `Conflict`.
         """
+        token = await _must_find(db, tenant, id)
+        last = token.kind == TOKEN and token.scope == MANAGE and keep_one and not token.revoked_at
+        if last and await db.one(_OTHER_MANAGER, (tenant, id, _now())) is None:
+            raise Conflict(
+                "this is the last token with the scope admin: create another one first, or ask the operator"
+            )
+        await revoke_token(db, tenant, token)
+        await write_audit(db, actor, "token.revoke", tenant, token.name)
+        return await _must_find(db, tenant, id)
 
-        async def revoke(db: Transaction) -> Token:
-            token = await _must_find(db, tenant, id)
-            last = token.kind == TOKEN and token.scope == MANAGE and keep_one and not token.revoked_at
-            if last and await db.one(_OTHER_MANAGER, (tenant, id, _now())) is None:
-                raise Conflict(
-                    "this is the last token with the scope admin: create another one first, or ask the operator"
-                )
-            await revoke_token(db, tenant, token)
-            await write_audit(db, actor, "token.revoke", tenant, token.name)
-            return await _must_find(db, tenant, id)
-
-        return await self._db.run(revoke, tenant=tenant)
-
-    async def allow(self, tenant: int, id: int, *, actor: str) -> Token:
+    @transaction
+    async def allow(self, db: Transaction, tenant: int, id: int, *, actor: str) -> Token:
         """Unblock a user. Raises `NotFound`, and `Conflict` for a token."""
+        token = await _must_find(db, tenant, id)
+        if token.kind != USER:
+            raise Conflict("a token that is revoked stays so: create another one")
+        await _renew_generation(db, tenant, token)  # what it began before stays stopped
+        await db.change(_ALLOW, (tenant, id))
+        await write_audit(db, actor, "token.allow", tenant, token.name)
+        return await _must_find(db, tenant, id)
 
-        async def allow(db: Transaction) -> Token:
-            token = await _must_find(db, tenant, id)
-            if token.kind != USER:
-                raise Conflict("a token that is revoked stays so: create another one")
-            await _renew_generation(db, tenant, token)  # what it began before stays stopped
-            await db.change(_ALLOW, (tenant, id))
-            await write_audit(db, actor, "token.allow", tenant, token.name)
-            return await _must_find(db, tenant, id)
-
-        return await self._db.run(allow, tenant=tenant)
-
+    @transaction
     async def rotate(
-        self, tenant: int, id: int, *, overlap: int = 0, expires_at: int | None = None, actor: str
+        self,
+        db: Transaction,
+        tenant: int,
+        id: int,
+        *,
+        overlap: int = 0,
+        expires_at: int | None = None,
+        actor: str,
     ) -> tuple[Token, str]:
         """Replace a token by a new one of the same name and scope. Returns it and its secret.
 
@@ -197,44 +192,41 @@ class Tokens:
         `NotFound` and `Conflict`.
         """
         secret, now = new_token(TENANT_PREFIX), _now()
-        if expires_at is not None and expires_at <= now:
-            raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
-
-        async def rotate(db: Transaction) -> Token:
-            old = await _must_find(db, tenant, id)
-            if old.kind != TOKEN or old.revoked_at or old.replaced or old.expired(now):
-                raise Conflict("only a valid token that was not replaced before can be replaced")
-            made = await add_token(
-                db, tenant, old.name, old.scope, secret, expires_at=expires_at, actor=actor
-            )
-            await replace_token(db, tenant, old, made, overlap)
-            await write_audit(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
-            return made
-
-        return await self._db.run(rotate, tenant=tenant), secret
+        _check_expiry(expires_at, now)
+        old = await _must_find(db, tenant, id)
+        if old.kind != TOKEN or old.revoked_at or old.replaced or old.expired(now):
+            raise Conflict("only a valid token that was not replaced before can be replaced")
+        made = await add_token(db, tenant, old.name, old.scope, secret, expires_at=expires_at, actor=actor)
+        await replace_token(db, tenant, old, made, overlap)
+        await write_audit(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
+        return made, secret
 
     async def user(self, tenant: int, name: str, scope: str) -> Token | None:
         """A user of the issuer; None if the user is blocked. A user that is not known yet is stored."""
         row = await self._db.look_up(_USER, (tenant, name))
         if row is None or row["scope"] != scope:
-
-            async def store(db: Transaction) -> Row:
-                row = await db.one(_USER, (tenant, name))
-                if row is None:
-                    number = await next_generation(db, tenant)
-                    values = (tenant, USER, name, None, scope, number, None, _now(), "oidc")
-                    row = await db.one(_ADD, values)
-                    await write_audit(db, name, "user.first_seen", tenant, scope)
-                elif row["scope"] != scope:
-                    await db.change(_USER_SCOPE, (scope, row["id"]))
-                return await db.one(_USER, (tenant, name))
-
-            row = await self._db.run(store, tenant=tenant)
+            row = await self._store_user(tenant, name, scope)
         token = read_token(row)
         return None if token.revoked_at else token
 
+    @transaction
+    async def _store_user(self, db: Transaction, tenant: int, name: str, scope: str) -> Row:
+        row = await db.one(_USER, (tenant, name))
+        if row is None:
+            number = await next_generation(db, tenant)
+            await db.one(_ADD, (tenant, USER, name, None, scope, number, None, _now(), "oidc"))
+            await write_audit(db, name, "user.first_seen", tenant, scope)
+        elif row["scope"] != scope:
+            await db.change(_USER_SCOPE, (scope, row["id"]))
+        return await db.one(_USER, (tenant, name))
+
     async def touch(self, id: int, now: int) -> None:
         await self._db.change(_TOUCH, (now, id))
+
+
+def _check_expiry(expires_at: int | None, now: int) -> None:
+    if expires_at is not None and expires_at <= now:
+        raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
 
 
 async def add_token(

@@ -75,9 +75,8 @@ class WriteTool(Tool):
         if not session.conversation:
             return f"WARN: --persist requested but artifact store is unavailable: {NO_STORE}"
         try:
-            stored = await self._artifacts.put(
-                session.tenant, session.conversation, path, content.encode(), once=session.write_key
-            )
+            artifacts = self._artifacts.once(session.write_key)
+            stored = await artifacts.put(session.tenant, session.conversation, path, content.encode())
         except StoreUnavailable:
             raise
         except A2AError as error:

@@ -60,9 +60,8 @@ class MemTool(Tool):
     async def _write(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
         if not rest:
             return "ERR: usage: /mem write <text>"
-        await self._pads.add(
-            session.tenant, session.agent if scope is None else scope, rest, once=session.write_key
-        )
+        pads = self._pads.once(session.write_key)
+        await pads.add(session.tenant, session.agent if scope is None else scope, rest)
         return "OK: noted"
 
     async def _read(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
@@ -71,9 +70,8 @@ class MemTool(Tool):
         )
 
     async def _clear(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        await self._pads.clear(
-            session.tenant, session.agent if scope is None else scope, once=session.write_key
-        )
+        pads = self._pads.once(session.write_key)
+        await pads.clear(session.tenant, session.agent if scope is None else scope)
         return "OK: cleared"
 
     async def _shared(self, rest: str, command: Command, session: Session) -> str:
@@ -146,9 +144,8 @@ class MemTool(Tool):
             words = rest.split()
             if len(words) != 3:
                 return f"ERR: usage: /mem add link <id> <relation> <id>; relations: {' '.join(RELATIONS)}"
-            made = await self._memories.relate(
-                session.tenant, _id(words[0]), words[1], _id(words[2]), once=session.write_key
-            )
+            memories = self._memories.once(session.write_key)
+            made = await memories.relate(session.tenant, _id(words[0]), words[1], _id(words[2]))
             return f"OK: added link #{made.id}"
         if what != "entry":
             return f"ERR: usage:\n{USAGE}"
@@ -166,7 +163,7 @@ class MemTool(Tool):
             return f"ERR: usage: /mem add entry <type> <title>; types: {' '.join(TYPES)}"
         if not 1 <= len(body.encode()) <= BODY_LIMIT:
             return f"ERR: what to remember has 1 to {BODY_LIMIT} bytes"
-        entry = await self._memories.add(
+        entry = await self._memories.once(session.write_key).add(
             session.tenant,
             type,
             " ".join(title.split()),
@@ -175,12 +172,11 @@ class MemTool(Tool):
             artifact_id=_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
             supersedes=[_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
-            once=session.write_key,
         )
         return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
-        if not await self._memories.invalidate(session.tenant, _id(rest), once=session.write_key):
+        if not await self._memories.once(session.write_key).invalidate(session.tenant, _id(rest)):
             return f"ERR: there is no entry {rest!r} that holds"
         return f"OK: entry #{_id(rest)} does not hold any more"
 
@@ -237,9 +233,8 @@ class LessonTool(Tool):
             where, _, text = command.args.partition(": ")
         if not text.strip():
             return "ERR: a lesson says what to do instead"
-        made = await self._memories.add(
-            session.tenant, LESSON, where, text.strip(), source=session.agent, once=session.write_key
-        )
+        memories = self._memories.once(session.write_key)
+        made = await memories.add(session.tenant, LESSON, where, text.strip(), source=session.agent)
         return f"OK: recorded lesson {_lesson_line(made)[2:]}"
 
     async def _search(self, session: Session, words: str, limit: int) -> list[str]:
@@ -252,7 +247,8 @@ class LessonTool(Tool):
         if id.isdecimal() and len(id) < 16:
             entry = await self._memories.get(session.tenant, int(id))
         mine = entry is not None and (entry.type, entry.source) == (LESSON, session.agent)
-        if not mine or not await self._memories.invalidate(session.tenant, int(id), once=session.write_key):
+        memories = self._memories.once(session.write_key)
+        if not mine or not await memories.invalidate(session.tenant, int(id)):
             return f"ERR: there is no lesson {which!r} of yours"
         return f"OK: lesson #{id} is deleted"
 

@@ -57,7 +57,8 @@ class TodoTool(Tool):
 
     async def _change(self, which: str, session: Session, how: str, **change: str) -> str:
         id = await self._find(which.strip(), session)
-        todo = await self._todos.change(session.tenant, id, **change, once=session.write_key) if id else None
+        todos = self._todos.once(session.write_key)
+        todo = await todos.change(session.tenant, id, **change) if id else None
         return f"OK: #{todo.id} {how}" if todo else f"ERR: there is no todo {which!r} (try /todo list)"
 
     async def _find(self, which: str, session: Session) -> int:
@@ -79,12 +80,8 @@ class TodoTool(Tool):
 
     async def _add(self, text: str, session: Session) -> str:
         subject, _, description = text.strip().partition("\n")
-        todo = await self._todos.add(
-            session.tenant,
-            subject,
-            description.strip(),
-            conversation=session.conversation,
-            once=session.write_key,
+        todo = await self._todos.once(session.write_key).add(
+            session.tenant, subject, description.strip(), conversation=session.conversation
         )
         return f"OK: added #{todo.id} {todo.subject}"
 
@@ -122,7 +119,7 @@ class ScheduleTool(Tool):
             found = await self._schedules.list(session.tenant)
             return "\n".join(self._line(each) for each in found) or "(nothing is scheduled)"
         if verb == "cancel":
-            gone = await self._schedules.delete(session.tenant, id, once=session.write_key)
+            gone = await self._schedules.once(session.write_key).delete(session.tenant, id)
             return f"OK: #{id} is canceled" if gone else f"ERR: there is no schedule {rest!r}"
         if verb in _VERBS:
             changed = await self._schedules.set_status(
@@ -130,13 +127,12 @@ class ScheduleTool(Tool):
             )
             return f"OK: {self._line(changed)}" if changed else f"ERR: there is no schedule {rest!r}"
         phrase, _, message = command.args.partition(": ")
-        made, note = await self._schedules.add(
+        made, note = await self._schedules.once(session.write_key).add(
             session.tenant,
             session.agent,
             phrase,
             message,
             conversation=session.conversation,
-            once=session.write_key,
             generation=session.turn.mail.generation,
         )
         return f"OK: scheduled #{made.id}: {note} ({self._time(made)}), for {made.agent_id}"
