@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unauthenticated
 from dragoman.model.card import AgentCard, Interface, Skill
-from tests.hub.house import SCOUT, events, house, message
+from tests.hub.house import SCOUT, Caller, events, house, message
 from tests.push.webhook import Receiver
 from tests.requirements import older
 from tests.server.wire import Answer
@@ -232,7 +233,7 @@ async def test_defect_9_a_subscriber_that_comes_back_gets_only_what_it_missed() 
         for seen in frames[1:-1]:
             again = await acme.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen.id)
             missed = [frame for frame in frames if int(frame.id) > int(seen.id)]
-            assert [frame for frame in again.frames() if frame.id] == missed
+            assert [frame for frame in again.frames() if frame.id and b"-meta-" not in frame.data] == missed
 
 
 async def test_defect_2_a_task_over_a2a_is_a_request_of_the_native_api() -> None:
@@ -571,8 +572,9 @@ async def test_a_late_subscription_of_arbiter_replays_the_texts_and_adds_the_lif
         assert "".join(each["artifact"]["parts"][0]["text"] for each in text) == "one\n\ntwo three"
         numbers = [int(frame.id) for frame in late.frames() if frame.id]
         assert numbers == sorted(numbers)
-        rest = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": numbers[0]})
-        assert "-meta-" not in rest.body.decode(), "who goes on with a stream gets what was missed of it"
+        rest = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": numbers[1]})
+        missed = [frame for frame in late.frames() if frame.id and int(frame.id) > numbers[1]]
+        assert rest.frames()[1:] == missed, "who goes on gets the rest of the same stream"
 
 
 def frame_kinds(results: list[Any]) -> list[str]:
@@ -634,6 +636,74 @@ async def test_a_resubscription_shows_a_note_before_the_next_event_of_a2a_comes(
         await first.end()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_resubscription_after_any_event_replays_the_rest_with_the_notes_between(ended: bool) -> None:
+    hold = asyncio.Event()
+    async with house(["one\n/mem write note", ("two ", hold, "three")]) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"two" in first.body)
+        id = first.results()[0]["taskId"]
+        whole = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await whole.until(lambda: b"two" in whole.body)
+        cursors = [frame.id for frame in whole.frames() if frame.id]
+        if ended:
+            hold.set()
+            await whole.end()
+        late = {n: acme.open_rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=n) for n in cursors}
+        hold.set()
+        frames = (await whole.end()).frames()
+        assert {"stream_start", "token_usage", "stream_end"} <= set(frame_kinds(whole.results()))
+        for seen, stream in late.items():
+            place = next(n for n, frame in enumerate(frames) if frame.id == seen)
+            told = (await stream.end()).frames()
+            assert told[0].id == "" and b'"working"' in told[0].data
+            assert told[1:] == frames[place + 1 :], f"after {seen}"
+        assert cursors == sorted(cursors, key=int)
+        again = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": 0})
+        assert again.frames() == frames, "the whole of a task that has ended"
+        ahead = await acme.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id="999999")
+        assert [each["final"] for each in ahead.results()] == [True], "an event that never was is none"
+        await first.end()
+
+
+async def test_a_resubscription_after_a_restart_has_the_same_notes_between(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with house(["one\n/mem write note", ("two ", hold)], folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        first = acme.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"two" in first.body)
+        id = first.results()[0]["taskId"]
+        whole = acme.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await whole.until(lambda: b"two" in whole.body)
+        before = [frame for frame in whole.frames() if frame.id and b"-meta-" in frame.data]
+    async with house(["two three"], folder=tmp_path) as hub:
+        acme = Caller(hub.app, acme.token, acme.tenant)
+        rest = await acme.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=before[0].id)
+        again = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": 0})
+        notes = [frame for frame in again.frames() if frame.id and b"-meta-" in frame.data]
+        assert notes[: len(before)] == before and rest.results()[-1]["status"]["state"] == "completed"
+        assert [frame for frame in rest.frames() if b"-meta-" in frame.data] == notes[1:]
+        native = events(await acme("GET", f"/v1/requests/{id}/events?since_seq={before[0].id}"))
+        shown = [kind for kind, _ in native if kind in ("stream_start", "token_usage", "stream_end")]
+        assert shown == [each for each in frame_kinds(rest.results()) if each in shown]
+
+
+async def test_a_resubscription_after_the_question_of_a_task_has_the_notes_after_the_answer() -> None:
+    async with house(["/exec date", "done"], approve=("/exec",)) as hub:
+        acme = await hub.tenant("acme")
+        asked = await acme.rpc("index", "message/stream", message("hi"))
+        id, seen = asked.results()[0]["taskId"], asked.frames()[-1].id
+        assert asked.results()[-1]["status"]["state"] == "input-required"
+        await acme.rpc("index", "message/send", message("no", "m-2", taskId=id))
+        rest = await acme.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen)
+        whole = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": 0})
+        shown = [frame for frame in whole.frames() if frame.id and int(frame.id) > int(seen)]
+        assert [frame for frame in rest.frames() if frame.id] == shown
+        assert frame_kinds(rest.results())[:2] == ["working", "tool-0"], "it works again after the answer"
+        assert "token_usage" in frame_kinds(rest.results())
+
+
 async def test_a_resubscription_to_an_agent_that_is_code_ends_with_its_answer() -> None:
     hold = asyncio.Event()
     agent = Agent("Coder", id="coder")
@@ -651,6 +721,9 @@ async def test_a_resubscription_to_an_agent_that_is_code_ends_with_its_answer() 
         await first.until(lambda: b"half" in first.body)
         late = acme.open_rpc("coder", "tasks/resubscribe", {"id": first.results()[0]["taskId"]})
         await late.until(lambda: b"half" in late.body)
+        seen = next(frame.id for frame in first.frames() if b"half" in frame.data)
         hold.set()
         received, heard = (await late.end()).results(), (await first.end()).results()
         assert received == heard
+        rest = await acme.rpc("coder", "tasks/resubscribe", {"id": received[0]["taskId"]}, last_event_id=seen)
+        assert rest.results()[-1] == heard[-1], "also after an event"

@@ -296,7 +296,8 @@ async def test_a_resubscription_names_its_last_event_in_the_params_or_a_header(a
     by_header = await ada.rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=seen)
     by_params = await ada.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": int(seen)})
     assert by_params.body == by_header.body
-    missed = [each for each in by_params.results() if each["kind"] == "artifact-update"]
+    updates = [each for each in by_params.results() if each["kind"] == "artifact-update"]
+    missed = [each for each in updates if "-meta-" not in each["artifact"]["artifactId"]]
     assert missed == [each for each in first.results()[2:] if each["kind"] == "artifact-update"]
     for wrong in ("7", -1, 1.5, True):
         refused = await ada.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": wrong})

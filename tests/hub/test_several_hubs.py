@@ -24,7 +24,7 @@ from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
 from tests import postgres
-from tests.hub.house import ADMIN, SCOUT, Caller, House
+from tests.hub.house import ADMIN, SCOUT, Caller, House, message
 from tests.hub.scripted import ScriptedModel
 from tests.waiting import elapse, until
 
@@ -82,6 +82,32 @@ async def test_a_key_stands_for_one_request_at_all_hubs(tmp_path: Any) -> None:
         assert {answer.status for answer in answers} == {200}
         assert len((await acme("GET", "/v1/requests")).json["requests"]) == 1
         assert len(houses[0].model.prompts) == 1
+
+
+async def test_a_resubscription_at_another_hub_has_the_rest_of_the_stream_with_the_notes_between(
+    tmp_path: Any,
+) -> None:
+    hold = asyncio.Event()
+    replies = ["one\n/mem write note", ("two ", hold, "three")]
+    async with hubs(replies, folder=tmp_path) as (one, two):
+        here = await one.tenant("acme")
+        first = here.open_rpc("index", "message/stream", message("hi"))
+        await first.until(lambda: b"two" in first.body)
+        id = first.results()[0]["taskId"]
+        whole = here.open_rpc("index", "tasks/resubscribe", {"id": id})
+        await whole.until(lambda: b"two" in whole.body)
+        cursors = [frame.id for frame in whole.frames() if frame.id]
+        late = {
+            n: at(two, here).open_rpc("index", "tasks/resubscribe", {"id": id}, last_event_id=n)
+            for n in cursors
+        }
+        hold.set()
+        frames = (await whole.end()).frames()
+        assert sum(b"-meta-" in frame.data for frame in frames) == 4
+        for seen, stream in late.items():
+            place = next(n for n, frame in enumerate(frames) if frame.id == seen)
+            assert (await stream.end()).frames()[1:] == frames[place + 1 :], f"after {seen}"
+        await first.end()
 
 
 async def test_a_tenant_that_one_hub_disables_stops_at_the_others(tmp_path: Any) -> None:

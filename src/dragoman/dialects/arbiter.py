@@ -67,7 +67,7 @@ class Arbiter(V0_3):
         if isinstance(result, Message):
             result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
         if isinstance(result, Task):
-            status = _with_reply(result.status, result.text, result.id, result.context_id)
+            status = with_reply(result.status, result.text, result.id, result.context_id)
             result = replace(
                 result,
                 status=status,
@@ -118,7 +118,7 @@ def _extend_history(
     return history if length is None else history[max(0, len(history) - length) :]
 
 
-def _with_reply(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
+def with_reply(status: TaskStatus, text: str, task_id: str, context_id: str) -> TaskStatus:
     """The status with the artifacts' text as its message, if it has none."""
     if status.message is not None or status.state is not TaskState.COMPLETED or not text:
         return status
@@ -190,7 +190,7 @@ class ArbiterWriter:
     def _snapshot(self, task: Task, *, last: bool) -> list[Event]:
         update = status_of(task)
         if last and self._asked is None:
-            status = _with_reply(task.status, task.text, task.id, task.context_id)
+            status = with_reply(task.status, task.text, task.id, task.context_id)
             return [*([] if task.state.terminal else self._beginning()), replace(update, status=status)]
         artifacts = [
             ArtifactUpdate(
@@ -212,13 +212,13 @@ class ArbiterWriter:
         if status.state.terminal or last:
             text = "\n".join(each for each in self._texts.values() if each)
             if self._whole:
-                status = _with_reply(status, text, update.task_id, update.context_id)
+                status = with_reply(status, text, update.task_id, update.context_id)
             if status.message is None and (why := _WHY.get(status.state)):
                 status = self._failing(status, why)
             return [*self._closing(), replace(update, status=status)]
         if status.message is None and not update.metadata:
             return self._beginning(status.timestamp)
-        self._began = True
+        self._began = not status.state.interrupted  # after the answer it works again
         return [update]
 
     def _beginning(self, at: str = "") -> list[Event]:

@@ -450,21 +450,26 @@ class Engine:
                 if batch:
                     yield batch
 
-    async def replay(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Sequence[Record]]:
-        """All records of a task, from the first to its end: for services that show more of a log than A2A's events.
+    async def replay(
+        self, call: Call, request: SubscribeToTask
+    ) -> AsyncIterator[tuple[Head, Sequence[Record]]]:
+        """All records of a task, up to its end: for services that show more of a log than A2A's events.
 
-        Nothing if the task has ended. Raises as `stream` does.
+        They come after `call.after`, or from the first one on. Without `call.after` there is nothing if the task has ended.
+        Raises as `stream` does.
         """
         await self._find_streaming_program(call, request)
         head = await self._head(call, request.id)
-        if head.terminal:
+        known = call.after is not None and call.after <= head.seq
+        after = call.after if known and call.after is not None else 0
+        if head.terminal and (not known or after == head.seq):
             return
-        with self._reader(call, head, 0) as reader:
+        with self._reader(call, head, after) as reader:
             ended = False
             while not ended:
                 records = await reader.next()
                 ended = any(record.terminal for record in records)
-                yield records
+                yield head, records
 
     def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
         """`look`: there may be more in the log than `snapshot` shows."""

@@ -14,10 +14,12 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from dragoman.dialects.arbiter import with_reply
 from dragoman.engine.engine import Engine
 from dragoman.engine.follow import Readers, follow
-from dragoman.engine.protocols import Bus, Log
+from dragoman.engine.protocols import Bus, Head, Log
 from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
 from dragoman.hub.metadata import ARBITER
@@ -25,9 +27,9 @@ from dragoman.hub.models import Usage
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part
-from dragoman.model.ops import Batch, Call, Request, SendMessage, StreamResponse, SubscribeToTask
+from dragoman.model.ops import Batch, Call, GetTask, Request, SendMessage, StreamResponse, SubscribeToTask
 from dragoman.model.questions import questions_in
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 PREVIEW_CHARACTERS = 200
 """Characters of the message in `request_received`."""
@@ -308,10 +310,11 @@ def _milliseconds_between(start: str, end: str) -> int:
 
 
 class ReplayingEngine:
-    """An engine whose `tasks/resubscribe` of Arbiter's dialect replays the log of a task from its beginning, event by event.
+    """An engine whose `tasks/resubscribe` of Arbiter's dialect replays the log of a task event by event: from its beginning, or
+    after the event that the caller names.
 
-    The notes of the agent are between the events, where they were written, as artifacts `<task>-meta-<number>`. A task that has
-    ended is only its end, and a stream that goes on after an event has only what A2A has events for.
+    The notes of the agent are between the events, where they were written, as artifacts `<task>-meta-<number>`. Without such an
+    event, a task that has ended is only its end.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -321,30 +324,46 @@ class ReplayingEngine:
         return await self._engine.call(call, request)
 
     def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        if isinstance(request, SendMessage) or call.dialect != ARBITER or call.after is not None:
+        if isinstance(request, SendMessage) or call.dialect != ARBITER:
             return self._engine.stream(call, request)
         return self._replay(call, request)
 
     async def _replay(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
-        context, begun = "", False
+        begun = False
         async with aclosing(cast(Any, self._engine.replay(call, request))) as batches:
-            async for records in batches:
-                first = records[0].body
-                if not begun and isinstance(first, Mail):
-                    context = first.message.context_id
-                    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=first.at)
-                    yield (StreamResponse(Task(id=request.id, context_id=context, status=status)),)
-                begun = True
+            async for head, records in batches:
+                begun, first = True, records[0]
+                if first.seq == 1 and isinstance(first.body, Mail):
+                    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=first.body.at)
+                    yield (StreamResponse(Task(id=request.id, context_id=head.context_id, status=status)),)
                 shown = [
-                    _note_update(record, request.id, context) if isinstance(record.body, Note) else record
+                    _note_update(record, head) if isinstance(record.body, Note) else record
                     for record in records
                     if record.public or _is_shown(record)
                 ]
+                if call.after and shown and _lacks_reply(shown[-1].event):
+                    shown[-1] = await self._with_reply(call, shown[-1])
                 if shown:
                     yield shown
         if not begun:
             async for batch in self._engine.stream(call, request):
                 yield batch
+
+    async def _with_reply(self, call: Call, end: StreamResponse) -> StreamResponse:
+        """The end of a task with the text of its artifacts: a stream that goes on after an event has seen only some of them."""
+        update = end.event
+        assert isinstance(update, StatusUpdate)
+        task = await self._engine.call(call, GetTask(id=update.task_id))
+        status = with_reply(update.status, task.text, task.id, task.context_id)
+        return StreamResponse(replace(update, status=status), end.seq)
+
+
+def _lacks_reply(event: Event) -> bool:
+    return (
+        isinstance(event, StatusUpdate)
+        and event.status.state is TaskState.COMPLETED
+        and event.status.message is None
+    )
 
 
 _NOT_SHOWN = {*ARTIFACTS, "text"}
@@ -355,12 +374,12 @@ def _is_shown(record: Record) -> bool:
     return isinstance(record.body, Note) and record.body.name not in _NOT_SHOWN
 
 
-def _note_update(record: Record, task: str, context: str) -> StreamResponse:
-    note = record.body
+def _note_update(record: Record, head: Head) -> StreamResponse:
+    note, task = record.body, head.task_id
     assert isinstance(note, Note)
     part = Part(data=note.data, metadata={f"x-arbiter.{note.name}": True})
     artifact = Artifact(artifact_id=f"{task}-meta-{record.seq}", name=note.name, parts=(part,))
     update = ArtifactUpdate(
-        task_id=task, context_id=context, artifact=artifact, append=False, last_chunk=True
+        task_id=task, context_id=head.context_id, artifact=artifact, append=False, last_chunk=True
     )
     return StreamResponse(update, record.seq)
