@@ -160,6 +160,9 @@ async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(
         (b'{"servers": {"a": {"url": "https://x", "headrs": {}}}}', "did you mean 'headers'"),
         (b'{"servers": {"a": {"command": "x", "colour": 1}}}', "members are command, args"),
         (b'{"servers": {"a": {}}}', "needs either a command or a url"),
+        (b'{"servers": {"a": {"url": "ftp://x/mcp"}}}', "server 'a': 'ftp://x/mcp' is no http or https URL"),
+        (b'{"servers": {"a": {"url": "https://"}}}', "is no http or https URL"),
+        (b'{"servers": {"a": {"url": "https://x:port/"}}}', "is no http or https URL"),
         (b'{"servers": {"a b": {"command": "x"}}}', "is no name to call it by"),
         (b'{"servers": {"a": {"command": "x", "call_timeout_ms": 0}}}', "no registry of MCP servers"),
         (b"\xff", "no registry of MCP servers"),
@@ -172,3 +175,25 @@ def test_a_registry_of_mcp_servers_that_is_wrong_says_where(tmp_path: Path, cont
     file.write_bytes(content)
     with pytest.raises(InvalidParams, match=why):
         read_servers(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"agent": {}}', "a2a_agents.json has an unknown member 'agent': did you mean 'agents'"),
+        (b'{"agents": {"a": {"url": "https://x", "alow_private": true}}}', "did you mean 'allow_private'"),
+        (b'{"agents": {"a": {"url": "https://x", "colour": 1}}}', "members are url, auth, timeout"),
+        (
+            b'{"agents": {"a": {"url": "https://x", "auth": {"tokenEnv": "T"}}}}',
+            "agent 'a': auth has an unknown member 'tokenEnv': did you mean 'token_env'",
+        ),
+        (b'{"agents": {"a": {"url": "ftp://x"}}}', "agent 'a': 'ftp://x' is no http or https URL"),
+        (b'{"agents": {"a": {"url": "https://x:99999"}}}', "is no http or https URL"),
+        (b"\xff", "no registry of agents"),
+    ],
+)
+def test_a_registry_of_agents_that_is_wrong_says_where(tmp_path: Path, content: bytes, why: str) -> None:
+    file = tmp_path / "a2a_agents.json"
+    file.write_bytes(content)
+    with pytest.raises(InvalidParams, match=why):
+        read_registry(file)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,7 +27,10 @@ T = TypeVar("T")
 
 
 def read_entries(path: Path, member: str, kind: type[T], what: str) -> tuple[dict[str, T], dict[str, Any]]:
-    """The entries of a registry, each as `kind`, and the whole document; none if there is no such file. Raises `InvalidParams`."""
+    """The entries of a registry, each as `kind`, and as they are written; none if there is no such file.
+
+    Raises `InvalidParams`, also for a member that would be ignored: it is misspelled, or of another program's format.
+    """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         entries = msgspec.convert(document.get(member, {}), dict[str, kind])  # type: ignore[valid-type]
@@ -33,10 +38,32 @@ def read_entries(path: Path, member: str, kind: type[T], what: str) -> tuple[dic
         return {}, {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise InvalidParams(f"{path.name} is no registry of {what}: {error}") from error
+    refuse_unknown(document, (member,), path.name)
     for name in entries:
         if not name or name.split() != [name]:
             raise InvalidParams(f"{path.name}: {name!r} is no name to call it by")
-    return entries, document
+        where = f"{path.name}: {member.removesuffix('s')} {name!r}"
+        refuse_unknown(document[member][name], kind.__struct_fields__, where)  # type: ignore[attr-defined]
+    return entries, document.get(member, {})
+
+
+def refuse_unknown(given: Iterable[str], known: tuple[str, ...], where: str) -> None:
+    for member in given:
+        if member not in known:
+            close = get_close_matches(member.lower(), known, 1, 0.6)
+            hint = f": did you mean {close[0]!r}?" if close else f"; members are {', '.join(known)}"
+            raise InvalidParams(f"{where} has an unknown member {member[:80]!r}{hint}")
+
+
+def check_url(url: str, where: str) -> None:
+    """Raises `InvalidParams` if it is no http or https URL of a host."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or an address
+        fits = False
+    if not fits or url.split() != [url]:
+        raise InvalidParams(f"{where}: {url[:200]!r} is no http or https URL")
 
 
 class RegistryFile(Generic[T]):

@@ -34,7 +34,7 @@ from dragoman.errors import A2AError, InvalidParams, Unavailable, Unreachable, k
 from dragoman.hub.quote import flatten
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.tools import Allows, Command, Session, Tool, allow_all
-from dragoman.hub.tools.registry_file import read_entries
+from dragoman.hub.tools.registry_file import check_url, read_entries, refuse_unknown
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.fold import Fold
@@ -81,12 +81,14 @@ class RemoteAgent(Struct, frozen=True, kw_only=True):
 
 def read_registry(path: Path) -> dict[str, RemoteAgent]:
     """The agents of a file; none if there is no such file. Raises `InvalidParams`."""
-    agents, _ = read_entries(path, "agents", RemoteAgent, "agents")
+    agents, written = read_entries(path, "agents", RemoteAgent, "agents")
     for name, remote in agents.items():
-        if not remote.url.startswith(("http://", "https://")):
-            raise InvalidParams(f"{path.name}: agent {name!r}: {remote.url!r} is no http or https URL")
-        if remote.auth is not None and remote.auth.type != "bearer":
-            raise InvalidParams(f"{path.name}: agent {name!r}: auth.type {remote.auth.type!r} is not known")
+        where = f"{path.name}: agent {name!r}"
+        check_url(remote.url, where)
+        if remote.auth is not None:
+            refuse_unknown(written[name]["auth"], Auth.__struct_fields__, f"{where}: auth")
+            if remote.auth.type != "bearer":
+                raise InvalidParams(f"{where}: auth.type {remote.auth.type!r} is not known; it is 'bearer'")
     return agents
 
 
