@@ -656,9 +656,9 @@ async def test_a_resubscription_after_any_event_replays_the_rest_with_the_notes_
         assert {"stream_start", "token_usage", "stream_end"} <= set(frame_kinds(whole.results()))
         for seen, stream in late.items():
             place = next(n for n, frame in enumerate(frames) if frame.id == seen)
-            told = (await stream.end()).frames()
-            assert told[0].id == "" and b'"working"' in told[0].data
-            assert told[1:] == frames[place + 1 :], f"after {seen}"
+            received = (await stream.end()).frames()
+            assert received[0].id == "" and b'"working"' in received[0].data
+            assert received[1:] == frames[place + 1 :], f"after {seen}"
         assert cursors == sorted(cursors, key=int)
         again = await acme.rpc("index", "tasks/resubscribe", {"id": id, "sinceSeq": 0})
         assert again.frames() == frames, "the whole of a task that has ended"
