@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,6 +13,7 @@ from dragoman.console.access import OPERATOR
 from dragoman.console.api import API, Console, ConsoleRequest, NotFound, product_version
 from dragoman.console.tasks import iso
 from dragoman.observe.redact import redact_text
+from dragoman.server.api_document import describe_routes
 from dragoman.server.routes import Route, RouteList, Table
 
 PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500
@@ -187,60 +187,18 @@ class ErrorBody(Struct, frozen=True):
 
 def document(table: Table, url: str) -> dict[str, Any]:
     """The OpenAPI document of a console that is seen at `url`."""
-    types = [kind for route in table.routes for kind in (route.body, route.returns) if kind is not None]
-    known = list(dict.fromkeys([*types, ErrorBody]))
-    refs, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
-    schemas = dict(zip(known, refs, strict=True))
-    paths: dict[str, Any] = {}
-    for route in table.routes:
-        parameters = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in _PARAMETER.findall(route.path)
-        ]
-        place = paths.setdefault(route.path, {"parameters": parameters})
-        place[route.method.lower()] = _operation(route, schemas)
-    about = "Tasks, logs, webhooks and agents of a Dragoman server, for its operators."
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Dragoman console", "version": product_version() or "0", "description": about},
-        "servers": [{"url": url}],
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "The operator token."},
-                "session": {"type": "apiKey", "in": "cookie", "name": "dragoman_console"},
-            },
+    return describe_routes(
+        table,
+        about={
+            "title": "Dragoman console",
+            "version": product_version() or "0",
+            "description": "Tasks, logs, webhooks and agents of a Dragoman server, for its operators.",
         },
-    }
-
-
-def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": route.summary}
-    if route.streams:
-        good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
-    elif route.status != 204:
-        good["content"] = {"application/json": {"schema": schemas.get(route.returns, {})}}
-    wrong = {
-        "description": "It was refused.",
-        "content": {"application/json": {"schema": schemas[ErrorBody]}},
-    }
-    words = re.findall(r"\w+", route.path)
-    out: dict[str, Any] = {
-        "operationId": "_".join([route.method.lower(), *words]),
-        "summary": route.summary,
-        "tags": [route.tag],
-        "responses": {str(route.status): good, "default": wrong},
-        "security": [] if route.access == "anybody" else [{"token": []}, {"session": []}],
-    }
-    if route.query:
-        out["parameters"] = [
-            {"name": name, "in": "query", "description": about, "schema": {"type": "string"}}
-            for name, about in route.query.items()
-        ]
-    if route.body is not None:
-        out["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schemas[route.body]}},
-        }
-    return out
+        url=url,
+        error=ErrorBody,
+        security_schemes={
+            "token": {"type": "http", "scheme": "bearer", "description": "The operator token."},
+            "session": {"type": "apiKey", "in": "cookie", "name": "dragoman_console"},
+        },
+        security=lambda route: [] if route.access == "anybody" else [{"token": []}, {"session": []}],
+    )

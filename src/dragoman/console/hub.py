@@ -29,8 +29,8 @@ from dragoman.console.outbound import CONSOLE
 from dragoman.console.tasks import key_of
 from dragoman.console.webhooks import Receivers
 from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
-from dragoman.hub.api import ADMIN, ApiRequest
-from dragoman.hub.api.access import identify, mounts_by_agent, scope_of
+from dragoman.hub.api import ADMIN, ApiRequest, scope_of
+from dragoman.hub.api.access import identify, mounts_by_agent
 from dragoman.hub.errors import NotFound as HubNotFound
 from dragoman.hub.hub import A2A, Hub
 from dragoman.hub.store.tenants import Tenant

@@ -19,9 +19,9 @@ from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import ConversationHistory, roster
+from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.access import UserRules, Users, mounts_by_agent
 from dragoman.hub.api.agents import HubSource
-from dragoman.hub.api.answers import ModelInfo
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics

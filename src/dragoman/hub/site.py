@@ -23,9 +23,6 @@ from dragoman.errors import A2AError, Unauthenticated
 from dragoman.hub.api import (
     ANYBODY,
     ApiRequest,
-    ApiResponse,
-    Route,
-    Table,
     about,
     admin,
     agents,
@@ -34,17 +31,15 @@ from dragoman.hub.api import (
     memory,
     requests,
     schedules,
-    send,
+    scope_of,
 )
+from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.access import (
     AGENTS_PATH,
     AuthenticatedTenant,
     authenticate,
     bearer,
-    scope_of,
-    with_scopes,
 )
-from dragoman.hub.api.answers import ModelInfo
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
@@ -55,6 +50,7 @@ from dragoman.model.card import JSONRPC, AgentCard, Interface
 from dragoman.server.cors import Cors
 from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import Mount
+from dragoman.server.routes import ApiResponse, Route, Table, send
 
 log = logging.getLogger(__name__)
 
@@ -77,18 +73,16 @@ class Site:
         self._hub, self._strict = hub, strict
         self._cors = Cors(origins)
         self.table: Table = Table(
-            with_scopes(
-                [
-                    *requests.routes(hub, model),
-                    *conversations.routes(hub),
-                    *agents.routes(hub),
-                    *memory.routes(hub),
-                    *schedules.todo_routes(hub),
-                    *schedules.routes(hub, scheduler),
-                    *admin.routes(hub),
-                    *about.routes(hub, models, lambda: self.table, strict=strict),
-                ]
-            )
+            [
+                *requests.routes(hub, model),
+                *conversations.routes(hub),
+                *agents.routes(hub),
+                *memory.routes(hub),
+                *schedules.todo_routes(hub),
+                *schedules.routes(hub, scheduler),
+                *admin.routes(hub),
+                *about.routes(hub, models, lambda: self.table, strict=strict),
+            ]
         )
 
     async def __call__(self, exchange: Exchange) -> Mount | None:

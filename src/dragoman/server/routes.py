@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, get_type_hints
 from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
@@ -111,8 +111,8 @@ class ApiRequest(Generic[C]):
             raise InvalidRequest(f"the body is not JSON: {error}") from None
 
 
-Handler = Callable[[Any], Awaitable[Any]]
-"""Takes an `ApiRequest`."""
+Handler = Callable[..., Awaitable[Any]]
+"""Takes an `ApiRequest`, and perhaps its `body`."""
 
 
 class Route(Struct, frozen=True):
@@ -124,14 +124,18 @@ class Route(Struct, frozen=True):
     access: str = ""
     """Who may call it: a word of the API."""
     body: Any = None
-    """The type of the body; None if there is none."""
+    """The type of the body; None if there is none, `bytes` for the content of a file."""
     returns: Any = None
-    """The type of the answer's body; None if it is not described."""
+    """The type of the answer's body; `str` and `bytes` if it is not JSON; None if there is none, or nobody has described it."""
     query: Mapping[str, str] = {}
     """The parameters of the query, and what they mean."""
+    headers: Mapping[str, str] = {}
+    """The headers that it reads, and what they mean."""
     streams: bool = False
     status: int = 200
     """Of a successful answer."""
+    also: tuple[int, ...] = ()
+    """Other statuses of success: with the same body, or 304."""
 
     async def answer(self, request: ApiRequest[Any]) -> ApiResponse | None:
         result = await self.handler(request)
@@ -151,13 +155,24 @@ class RouteList(list[Route]):
         super().__init__()
         self._tag, self._access = tag, access
 
-    def add(self, method: str, path: str, summary: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a handler: a decorator. `options` are fields of `Route`."""
+    def add(
+        self, method: str, path: str, summary: str, returns: Any = None, **options: Any
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler: a decorator. `returns` and `options` are fields of `Route`.
+
+        A handler with a parameter `body` gets the body of the request, as its type says.
+        """
+        options = {"access": self._access, "returns": returns, **options}
 
         def register(handler: Handler) -> Handler:
-            self.append(
-                Route(method, path, handler, summary, self._tag, **{"access": self._access, **options})
-            )
+            kind, handle = get_type_hints(handler).get("body"), handler
+            if kind is not None:
+                options["body"] = kind
+
+                async def handle(request: ApiRequest[Any]) -> Any:
+                    return await handler(request, await request.json(kind))
+
+            self.append(Route(method, path, handle, summary, self._tag, **options))
             return handler
 
         return register

@@ -1,47 +1,29 @@
-"""Routes of the native API: requests are answered from a table (`server/routes.py`), and the OpenAPI document is made from it."""
+"""Routes of the native API: requests are answered from a table (`server/routes.py`), and the OpenAPI document is made from it.
+
+A route for tenants needs a scope of the token: `read` for GET, and `run` for everything else, unless its list or the route itself says
+otherwise. Over A2A, `Hub` checks the same scopes for each operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from dragoman.errors import A2AError
 from dragoman.hub.errors import NotFound
 from dragoman.hub.store.tenants import Tenant
+from dragoman.hub.store.tokens import READ, RUN
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import OURS, Header
-from dragoman.server.routes import (
-    HEAD_OF_STREAM,
-    MAX_STRINGS,
-    ApiResponse,
-    Handler,
-    Natural,
-    Route,
-    Table,
-    header_value,
-    send,
-)
-
-__all__ = [
-    "HEAD_OF_STREAM",
-    "MAX_STRINGS",
-    "ApiRequest",
-    "ApiResponse",
-    "Handler",
-    "Natural",
-    "Route",
-    "RouteList",
-    "Table",
-    "error_response",
-    "header_value",
-    "must_exist",
-    "page",
-    "send",
-]
+from dragoman.server.routes import ApiResponse, Handler, Route
 
 T = TypeVar("T")
-TENANT, ADMIN, ANYBODY = "tenant", "admin", "anybody"
+TENANT, ADMIN, ANYBODY = "tenant:", "admin", "anybody"
+"""`Route.access`. That of a route for tenants goes on with the scope."""
 
 
 class ApiRequest(common.ApiRequest[Tenant | None]):
@@ -57,10 +39,50 @@ class ApiRequest(common.ApiRequest[Tenant | None]):
 
 
 class RouteList(common.RouteList):
-    """Collects routes that share a tag. They are for tenants, unless they say otherwise."""
+    """Collects routes that share a tag. They are for tenants with the scope `read` or `write`, unless `access` says otherwise."""
 
-    def __init__(self, tag: str, *, access: str = TENANT) -> None:
-        super().__init__(tag, access=access)
+    def __init__(self, tag: str, *, read: str = READ, write: str = RUN, access: str = "") -> None:
+        super().__init__(tag)
+        self._get, self._other = access or TENANT + read, access or TENANT + write
+
+    def add(
+        self, method: str, path: str, summary: str, returns: Any = None, **options: Any
+    ) -> Callable[[Handler], Handler]:
+        access = self._get if method == "GET" else self._other
+        return super().add(method, path, summary, returns, **{"access": access, **options})
+
+
+def scope_of(route: Route) -> str:
+    """The scope that a route needs; empty for one that is not for tenants."""
+    return route.access.removeprefix(TENANT) if route.access.startswith(TENANT) else ""
+
+
+class FieldError(Struct):
+    """One member of a request that is wrong."""
+
+    field: str
+    reason: str
+
+
+class Error(Struct, omit_defaults=True):
+    """Every refusal of the native API. The status says its kind, `error` the rest, in a sentence."""
+
+    error: str
+    fields: list[FieldError] = []
+    reason: str = ""
+    """A word for programs, such as `rate_limit`."""
+    retry_after_seconds: int = 0
+    existing: Any = None
+    """What is there already."""
+    existing_id: int = 0
+
+
+JsonObject = dict[str, Any]
+
+
+def page_type(name: str, member: str, of: Any) -> Any:
+    """The type of a page of a list: how many, and which."""
+    return msgspec.defstruct(name, [("count", int), (member, list[of])], module=__name__)
 
 
 def page(name: str, found: Sequence[Any]) -> dict[str, Any]:

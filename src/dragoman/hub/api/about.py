@@ -1,25 +1,25 @@
 """Routes about the hub itself: health, metrics, discovery, models, and the native API as an OpenAPI 3.1 document.
 
-The document is made of the route table and of the types in `answers.py`.
+The document is made of the route table (`server/api_document.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.cards import superset_card, write_card
 from dragoman.hub.agents.constitution import TOKEN_REQUIRED, TOKEN_SCHEMES
-from dragoman.hub.api import ADMIN, ANYBODY, ApiRequest, ApiResponse, Route, RouteList, Table
-from dragoman.hub.api.access import scope_of
-from dragoman.hub.api.answers import ALSO, ANSWERS, TAKES_BYTES, UNCHANGED, Error, ModelInfo
+from dragoman.hub.api import ADMIN, ANYBODY, TENANT, ApiRequest, Error, JsonObject, RouteList, scope_of
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
+from dragoman.hub.store.tokens import READ
 from dragoman.model.card import JSONRPC, AgentCard, Capabilities, Interface, Skill
+from dragoman.server.api_document import describe_routes
+from dragoman.server.routes import ApiResponse, Route, Table
 
 STUB = AgentCard(
     name="dragoman",
@@ -42,6 +42,16 @@ STUB = AgentCard(
 )
 
 
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    id: str
+    provider: str
+    context_window: int = 0
+
+
+class ModelList(Struct):
+    models: list[ModelInfo]
+
+
 def routes(
     hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table], *, strict: bool = False
 ) -> list[Route]:
@@ -53,15 +63,15 @@ def routes(
     described: dict[str, Any] = {}
     """Built at the first request: it takes milliseconds, and anybody may ask."""
 
-    @api.add("GET", "/v1/health", "Whether the hub is alive.")
+    @api.add("GET", "/v1/health", "Whether the hub is alive.", str)
     async def health(request: ApiRequest) -> ApiResponse:
         return ApiResponse(b"ok\n", headers=((b"content-type", b"text/plain"),))
 
-    @api.add("GET", "/v1/metrics", "Metrics for Prometheus.")
+    @api.add("GET", "/v1/metrics", "Metrics for Prometheus.", str)
     async def metrics(request: ApiRequest) -> ApiResponse:
         return ApiResponse(hub.metrics_text(), headers=((b"content-type", b"text/plain; version=0.0.4"),))
 
-    @api.add("GET", "/.well-known/agent-card.json", "How to find the agents. It names none.")
+    @api.add("GET", "/.well-known/agent-card.json", "How to find the agents. It names none.", JsonObject)
     async def stub_card(request: ApiRequest) -> ApiResponse:
         url = request.exchange.base_url() + "/v1/a2a"
         interface = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
@@ -69,13 +79,13 @@ def routes(
         card = write_card(placed, ARBITER) if strict else superset_card(placed, home=ARBITER)
         return ApiResponse(card, headers=((b"cache-control", b"public, max-age=300"),))
 
-    @api.add("GET", "/v1/openapi.json", "This document.")
+    @api.add("GET", "/v1/openapi.json", "This document.", JsonObject)
     async def describe(request: ApiRequest) -> Any:
         if not described:
             described.update(document(table(), ""))
         return {**described, "servers": [{"url": request.exchange.base_url()}]}
 
-    @api.add("GET", "/v1/models", "The models of the hub.", access="tenant")
+    @api.add("GET", "/v1/models", "The models of the hub.", ModelList, access=TENANT + READ)
     async def list_models(request: ApiRequest) -> Any:
         return {"models": models}
 
@@ -84,7 +94,6 @@ def routes(
 
 # -- the OpenAPI document ----------------------------------------------------------------------------------
 
-_PARAMETER = re.compile(r"\{(\w+)\}")
 _TAGS = {
     "requests": "Ask agents, follow their work, list requests.",
     "conversations": "Conversations with agents.",
@@ -105,88 +114,25 @@ event continues the stream after it (`GET /v1/requests/{id}/events`, `Last-Event
 
 def document(table: Table, url: str) -> dict[str, Any]:
     """The document for a hub that is seen at `url`."""
-    types = [Error, *(each for route in table.routes for each in (route.body, answer_of(route)))]
-    described = [each for each in types if each not in (None, str, bytes)]
-    kinds = [each for n, each in enumerate(described) if each not in described[:n]]
-    refs, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    schemas = [*zip(kinds, refs, strict=True)]
-    paths: dict[str, Any] = {}
-    for route in table.routes:
-        place = paths.setdefault(route.path, {"parameters": _in_path(route.path)})
-        place[route.method.lower()] = _operation(route, schemas)
+    description = "Agents of many tenants. The same agents answer over A2A at `/v1/a2a/agents/{id}`."
+    bearer = {"type": "http", "scheme": "bearer"}
+    whose = "A tenant's token, `atr_…`, or that of a user; the scope that it needs is named."
     return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Dragoman hub",
-            "version": "1",
-            "description": "Agents of many tenants. The same agents answer over A2A at `/v1/a2a/agents/{id}`.",
-        },
-        "servers": [{"url": url}],
-        "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {
-                "tenant": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "A tenant's token, `atr_…`, or that of a user; the scope that it needs is named.",
-                },
-                "admin": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "The administrator's token, `adm_…`.",
-                },
+        **describe_routes(
+            table,
+            about={"title": "Dragoman hub", "version": "1", "description": description},
+            url=url,
+            error=Error,
+            security_schemes={
+                "tenant": {**bearer, "description": whose},
+                "admin": {**bearer, "description": "The administrator's token, `adm_…`."},
             },
-        },
+            security=_security,
+            events=EVENTS,
+            prefix="/v1",
+        ),
+        "tags": [{"name": name, "description": about} for name, about in _TAGS.items()],
     }
-
-
-def answer_of(route: Route) -> Any:
-    """The type of what a route answers with; None: it streams, or has no body, or nobody has described it."""
-    return route.returns or ANSWERS.get(f"{route.method} {route.path}")
-
-
-def _operation(route: Route, schemas: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-    name = f"{route.method} {route.path}"
-    good: dict[str, Any] = {"description": EVENTS if route.streams else route.summary}
-    if route.status != 204:
-        good["content"] = _content(route, schemas)
-    wrong = {
-        "description": "It was refused; the status says how.",
-        "content": {"application/json": {"schema": _schema(Error, schemas)}},
-    }
-    responses = {str(status): good for status in (route.status, *ALSO.get(name, ()))}
-    if name in UNCHANGED:
-        responses["304"] = {"description": "It has not changed."}
-    out: dict[str, Any] = {
-        "operationId": _name(route),
-        "summary": route.summary,
-        "tags": [route.tag],
-        "responses": {**responses, "default": wrong},
-        "security": _security(route),
-    }
-    parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "query", "description": about, "schema": {"type": "string"}}
-        for name, about in route.query.items()
-    ]
-    if route.streams and route.method == "POST":
-        about = "A request that is repeated with its key is answered with the first one's events."
-        key = {"type": "string", "maxLength": 256}
-        parameters.append({"name": "Idempotency-Key", "in": "header", "description": about, "schema": key})
-    if parameters:
-        out["parameters"] = parameters
-    if route.body is not None:
-        out["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": _schema(route.body, schemas)}},
-        }
-    elif f"{route.method} {route.path}" in TAKES_BYTES:
-        out["requestBody"] = {
-            "required": True,
-            "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    return out
 
 
 def _security(route: Route) -> list[dict[str, Any]]:
@@ -194,30 +140,3 @@ def _security(route: Route) -> list[dict[str, Any]]:
     if route.access == ANYBODY:
         return []
     return [{"admin": []}] if route.access == ADMIN else [{"tenant": [scope_of(route)]}]
-
-
-def _content(route: Route, schemas: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-    kind = answer_of(route)
-    if route.streams:
-        return {"text/event-stream": {"schema": {"type": "string"}}}
-    if kind is str:
-        return {"text/plain": {"schema": {"type": "string"}}}
-    if kind is bytes:
-        return {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    return {"application/json": {"schema": {} if kind is None else _schema(kind, schemas)}}
-
-
-def _schema(kind: Any, schemas: Sequence[tuple[Any, Any]]) -> Any:
-    return next(schema for each, schema in schemas if each == kind)
-
-
-def _in_path(path: str) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PARAMETER.findall(path)
-    ]
-
-
-def _name(route: Route) -> str:
-    words = re.findall(r"\w+", route.path.replace("{", " ").replace("}", " ").removeprefix("/v1"))
-    return "_".join([route.method.lower(), *words])

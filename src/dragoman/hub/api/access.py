@@ -1,7 +1,6 @@
-"""Who is calling, and which scope of a tenant's token each route of the native API needs.
+"""Who is calling.
 
-The site authenticates HTTP requests. Over gRPC, each call brings its token. A route for tenants that is not in the table of scopes
-stops the hub from starting, so that none is open by mistake. Over A2A, `Hub` checks the same scopes for each operation.
+The site authenticates HTTP requests. Over gRPC, each call brings its token.
 
 People of a tenant may be known by the company's own login (OpenID Connect). The operator says which issuer is trusted, which audience
 its tokens must be for, which claim names the tenant, and which words of which claim stand for the scopes read, run and admin. A
@@ -11,17 +10,15 @@ users see the same agents, tasks and conversations. The audit names the user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dragoman.auth.jwt import OIDC, scopes_of
 from dragoman.auth.schemes import Fetch, Presented
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api import TENANT, Route
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.store.tokens import MANAGE, READ, RUN, TENANT_PREFIX
@@ -105,114 +102,6 @@ def mounts_by_agent(hub: Hub) -> Callable[[str], Mount]:
         )
 
     return find
-
-
-# -- scopes -------------------------------------------------------------------------------------------------
-
-ACCESS = "tenant:"
-"""The prefix of the scope in `Route.access` of a route for tenants."""
-
-_ROUTES: Mapping[str, str] = {
-    READ: """
-        GET /v1/agents
-        GET /v1/agents/{id}
-        GET /v1/agents/{id}/versions
-        GET /v1/agents/{id}/versions/{version}
-        GET /v1/artifacts
-        GET /v1/artifacts/{aid}
-        GET /v1/artifacts/{aid}/raw
-        GET /v1/conversations
-        GET /v1/conversations/{id}
-        GET /v1/conversations/{id}/artifacts
-        GET /v1/conversations/{id}/artifacts/{aid}
-        GET /v1/conversations/{id}/artifacts/{aid}/raw
-        GET /v1/conversations/{id}/messages
-        GET /v1/memory
-        GET /v1/memory/entries
-        GET /v1/memory/entries/{id}
-        GET /v1/memory/graph
-        GET /v1/memory/relations
-        GET /v1/memory/{agent_id}
-        GET /v1/models
-        GET /v1/notifications/stream
-        GET /v1/policy
-        GET /v1/requests
-        GET /v1/requests/{id}
-        GET /v1/requests/{id}/events
-        GET /v1/runs
-        GET /v1/runs/{id}
-        GET /v1/schedules
-        GET /v1/schedules/{id}
-        GET /v1/schedules/{id}/runs
-        GET /v1/todos
-        GET /v1/todos/{id}
-        GET /v1/usage
-        GET /v1/whoami
-        POST /v1/constitutions/validate
-    """,
-    RUN: """
-        DELETE /v1/artifacts/{aid}
-        DELETE /v1/conversations/{id}
-        DELETE /v1/conversations/{id}/artifacts/{aid}
-        DELETE /v1/memory/entries/{id}
-        DELETE /v1/memory/relations/{id}
-        DELETE /v1/schedules/{id}
-        DELETE /v1/todos/{id}
-        PATCH /v1/conversations/{id}
-        PATCH /v1/memory/entries/{id}
-        PATCH /v1/schedules/{id}
-        PATCH /v1/todos/{id}
-        POST /v1/advise/gate
-        POST /v1/agents/{id}/chat
-        POST /v1/conversations
-        POST /v1/conversations/{id}/artifacts
-        POST /v1/conversations/{id}/messages
-        POST /v1/events
-        POST /v1/memory/entries
-        POST /v1/memory/entries/{id}/invalidate
-        POST /v1/memory/relations
-        POST /v1/orchestrate
-        POST /v1/requests/{id}/answer
-        POST /v1/requests/{id}/cancel
-        POST /v1/schedules
-        POST /v1/todos
-        PUT /v1/conversations/{id}/artifacts
-    """,
-    MANAGE: """
-        DELETE /v1/agents/{id}
-        DELETE /v1/tokens/{id}
-        GET /v1/export
-        GET /v1/tokens
-        GET /v1/tokens/{id}
-        PATCH /v1/agents/{id}
-        PATCH /v1/tokens/{id}
-        POST /v1/agents
-        POST /v1/tokens
-        POST /v1/tokens/{id}/rotate
-        PUT /v1/agents/{id}
-    """,
-}
-SCOPE_OF: Mapping[str, str] = {
-    line.strip(): scope for scope, lines in _ROUTES.items() for line in lines.splitlines() if line.strip()
-}
-
-
-def with_scopes(routes: Iterable[Route]) -> list[Route]:
-    """The routes, each for tenants with the scope that it needs. Raises `LookupError` for one that has none."""
-    out = []
-    for route in routes:
-        if route.access == TENANT:
-            name = f"{route.method} {route.path}"
-            if name not in SCOPE_OF:
-                raise LookupError(f"{name} needs a scope in dragoman/hub/api/access.py")
-            route = replace(route, access=ACCESS + SCOPE_OF[name])
-        out.append(route)
-    return out
-
-
-def scope_of(route: Route) -> str:
-    """The scope that a route needs; empty for one that is not for tenants."""
-    return route.access.removeprefix(ACCESS) if route.access.startswith(ACCESS) else ""
 
 
 # -- users of a company ------------------------------------------------------------------------------------

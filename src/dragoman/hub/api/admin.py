@@ -14,15 +14,15 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.api import ADMIN, TENANT, ApiRequest, ApiResponse, Natural, Route, RouteList, page
-from dragoman.hub.api.agents import describe_policy, wanted_days
+from dragoman.hub.api import ADMIN, TENANT, ApiRequest, RouteList, page, page_type
+from dragoman.hub.api.agents import DailyUsageList, HubPolicy, TenantPolicy, describe_policy, wanted_days
 from dragoman.hub.errors import Conflict
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
-from dragoman.hub.store.tokens import MAX_OVERLAP_SECONDS, Token
+from dragoman.hub.store.tokens import MANAGE, MAX_OVERLAP_SECONDS, READ, Token
 from dragoman.hub.tenants.lifecycle import file_name
 from dragoman.hub.tenants.policy import Policy
-from dragoman.server.routes import Pieces
+from dragoman.server.routes import ApiResponse, Natural, Pieces, Route
 
 Overlap = Annotated[int, Meta(ge=0, le=MAX_OVERLAP_SECONDS)]
 
@@ -54,20 +54,128 @@ PolicyChange = msgspec.defstruct(
 """The members of a policy, each of which may be absent or null."""
 
 
+class TenantInfo(Struct):
+    id: int
+    name: str
+    disabled: bool
+    created_at: int
+    last_used_at: int
+    max_concurrent: int | None
+    rate_per_min: int | None
+
+
+class TenantResponse(Struct):
+    tenant: TenantInfo
+
+
+class TenantList(Struct):
+    tenants: list[TenantInfo]
+
+
+class ChangedTenant(TenantResponse):
+    cancelled: int
+    """Tasks that were stopped."""
+
+
+class TenantWithToken(TenantResponse, kw_only=True):
+    token: str
+    """It is shown only here."""
+    cancelled: int = 0
+
+
+class TokenInfo(Struct):
+    id: int
+    kind: str
+    name: str
+    scope: str
+    """`read`, `run` or `admin`."""
+    expires_at: int | None
+    replaced: bool
+    revoked: bool
+    created_at: int
+    created_by: str
+    last_used_at: int
+
+
+class TokenResponse(Struct):
+    token: TokenInfo
+
+
+class RevokedToken(TokenResponse):
+    cancelled: int
+    """Tasks that were stopped."""
+
+
+class TokenWithSecret(TokenResponse, kw_only=True):
+    secret: str
+    """It is shown only here."""
+    cancelled: int = 0
+
+
+class AdminToken(Struct):
+    token: str
+    """It is shown only here."""
+
+
+class TenantName(Struct):
+    id: int
+    name: str
+
+
+class CallerInfo(Struct):
+    tenant: TenantName
+    kind: str
+    name: str
+    scope: str
+    expires_at: int | None
+
+
+class StartedDeletion(Struct):
+    tenant: int
+    deleting: bool
+
+
+class Deletion(Struct):
+    """A tenant that is deleted; `done_at` is null until everything is gone."""
+
+    tenant: int
+    at: int
+    done_at: int | None
+
+
+class TenantPolicyDetails(TenantPolicy):
+    own: dict[str, Any]
+    """What differs from the policy of the hub."""
+
+
+class AuditEntry(Struct):
+    id: int
+    at: int
+    actor: str
+    action: str
+    tenant_id: int | None
+    detail: str
+
+
+TokenList = page_type("TokenList", "tokens", TokenInfo)
+DeletionList = page_type("DeletionList", "deletions", Deletion)
+AuditEntryList = page_type("AuditEntryList", "entries", AuditEntry)
+
+
 def routes(hub: Hub) -> list[Route]:
     api, tenants = RouteList("admin", access=ADMIN), hub.tenants
     all, one = "/v1/admin/tenants", "/v1/admin/tenants/{id}"
 
-    @api.add("GET", all, "List tenants.")
+    @api.add("GET", all, "List tenants.", TenantList)
     async def list_all(request: ApiRequest) -> Any:
         return {"tenants": [tenant.public for tenant in await tenants.list()]}
 
-    @api.add("POST", all, "Create a tenant. Its token is shown only here.", body=NewTenant, status=201)
-    async def create(request: ApiRequest) -> Any:
-        tenant, token = await tenants.add((await request.json(NewTenant)).name)
+    @api.add("POST", all, "Create a tenant. Its token is shown only here.", TenantWithToken, status=201)
+    async def create(request: ApiRequest, body: NewTenant) -> Any:
+        tenant, token = await tenants.add(body.name)
         return {"tenant": tenant.public, "token": token}
 
-    @api.add("GET", one, "Get a tenant.")
+    @api.add("GET", one, "Get a tenant.", TenantResponse)
     async def get(request: ApiRequest) -> Any:
         return {"tenant": (await tenants.find(request.path["id"])).public}
 
@@ -75,10 +183,9 @@ def routes(hub: Hub) -> list[Route]:
         "Rename a tenant; disable it, which stops what runs for it, or enable it; set its limits."
     )
 
-    @api.add("PATCH", one, change_summary, body=TenantChange)
-    async def change(request: ApiRequest) -> Any:
+    @api.add("PATCH", one, change_summary, ChangedTenant)
+    async def change(request: ApiRequest, body: TenantChange) -> Any:
         tenant = await tenants.find(request.path["id"])
-        body = await request.json(TenantChange)
         if body.name is not UNSET:
             tenant = await hub.rename_tenant(tenant, body.name)
         if body.max_concurrent is not UNSET or body.rate_per_min is not UNSET:
@@ -92,40 +199,51 @@ def routes(hub: Hub) -> list[Route]:
                 stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "cancelled": stopped}
 
-    @api.add("DELETE", one, "Delete a tenant with everything it has. It is disabled at once.", status=202)
+    @api.add(
+        "DELETE",
+        one,
+        "Delete a tenant with everything it has. It is disabled at once.",
+        StartedDeletion,
+        status=202,
+    )
     async def delete(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         await hub.delete_tenant(tenant)
         return {"tenant": tenant.id, "deleting": True}
 
-    @api.add("GET", "/v1/admin/deletions", "Deleted tenants, newest first, and whether everything is gone.")
+    @api.add(
+        "GET",
+        "/v1/admin/deletions",
+        "Deleted tenants, newest first, and whether everything is gone.",
+        DeletionList,
+    )
     async def deletions(request: ApiRequest) -> Any:
         found = await hub.deletion.deletions.latest()
         return page("deletions", [{"tenant": d.id, "at": d.at, "done_at": d.done_at or None} for d in found])
 
     rotate_summary = "Replace all tokens by one with the scope admin. Requests of the old ones are canceled, unless they overlap."
 
-    @api.add("POST", f"{one}/rotate-token", rotate_summary, body=AdminTokenRotation)
-    async def rotate(request: ApiRequest) -> Any:
-        tenant, body = await tenants.find(request.path["id"]), await request.json(AdminTokenRotation)
+    @api.add("POST", f"{one}/rotate-token", rotate_summary, TenantWithToken)
+    async def rotate(request: ApiRequest, body: AdminTokenRotation) -> Any:
+        tenant = await tenants.find(request.path["id"])
         tenant, token = await tenants.rotate(tenant, overlap=body.overlap_seconds)
         stopped, _ = await hub.stop_tenant(tenant)
         return {"tenant": tenant.public, "token": token, "cancelled": stopped}
 
     own = f"{one}/policy"
 
-    @api.add("GET", "/v1/admin/policy", "The policy of the hub: what a tenant may use and store.")
+    @api.add("GET", "/v1/admin/policy", "The policy of the hub: what a tenant may use and store.", HubPolicy)
     async def hub_policy(request: ApiRequest) -> Any:
         return {"policy": hub.database.policy}
 
-    @api.add("GET", own, "The policy of a tenant, what it overrides, and what it uses.")
+    @api.add("GET", own, "The policy of a tenant, what it overrides, and what it uses.", TenantPolicyDetails)
     async def get_policy(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
 
     policy_summary = "Change what a tenant may use and store. Null: the value of the hub."
 
-    @api.add("PATCH", own, policy_summary, body=PolicyChange)
+    @api.add("PATCH", own, policy_summary, TenantPolicyDetails, body=PolicyChange)
     async def change_policy(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
         await hub.policies.change(tenant.id, await request.json(dict[str, Any]))
@@ -133,23 +251,27 @@ def routes(hub: Hub) -> list[Route]:
 
     admin_summary = "Replace the admin token. The old one may stay valid for a while."
 
-    @api.add("POST", "/v1/admin/rotate-token", admin_summary, body=AdminTokenRotation)
-    async def rotate_admin(request: ApiRequest) -> Any:
+    @api.add("POST", "/v1/admin/rotate-token", admin_summary, AdminToken)
+    async def rotate_admin(request: ApiRequest, body: AdminTokenRotation) -> Any:
         if hub.admin_token_is_set:
             raise Conflict("the admin token is the setting admin_token: change it there, and restart the hub")
-        overlap, made = (await request.json(AdminTokenRotation)).overlap_seconds, list[str]()
+        overlap, made = body.overlap_seconds, list[str]()
         await tenants.rotate_admin(show=made.append, overlap=overlap, actor="admin")
         return {"token": made[-1]}
 
     days = {"days": "The last days, today included: 30, at most 366."}
 
-    @api.add("GET", "/v1/admin/usage", "Tokens and money of models by tenant and day.", query=days)
+    @api.add(
+        "GET", "/v1/admin/usage", "Tokens and money of models by tenant and day.", DailyUsageList, query=days
+    )
     async def usage(request: ApiRequest) -> Any:
         return page("usage", await hub.usages.since(wanted_days(request)))
 
     filters = {"before_id": "Only entries before this one.", "limit": "50, at most 200."}
 
-    @api.add("GET", "/v1/admin/audit", "What administrators did, newest first.", query=filters)
+    @api.add(
+        "GET", "/v1/admin/audit", "What administrators did, newest first.", AuditEntryList, query=filters
+    )
     async def audit(request: ApiRequest) -> Any:
         before, limit = request.query_int("before_id"), request.query_int("limit", 50, 200)
         return page("entries", await tenants.audit(before=before, limit=limit))
@@ -195,7 +317,7 @@ def token_routes(hub: Hub) -> list[Route]:
         return await hub.tenants.find(request.path["tenant"]), "admin"
 
     return [
-        *_token_routes(hub, RouteList("tokens", access=TENANT), "/v1/tokens", own, keep_one=True),
+        *_token_routes(hub, RouteList("tokens", read=MANAGE, write=MANAGE), "/v1/tokens", own, keep_one=True),
         *_token_routes(
             hub,
             RouteList("admin", access=ADMIN),
@@ -211,32 +333,35 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     one, tokens = f"{all}/{{id}}", hub.tenants.tokens
 
     @api.add(
-        "GET", all, "List tokens and users, without secrets.", query={"revoked": "`true`: also revoked ones."}
+        "GET",
+        all,
+        "List tokens and users, without secrets.",
+        TokenList,
+        query={"revoked": "`true`: also revoked ones."},
     )
     async def list_tokens(request: ApiRequest) -> Any:
         tenant, _ = await find(request)
         found = await tokens.list(tenant.id, revoked=request.query_flag("revoked", False))
         return page("tokens", [token.public for token in found])
 
-    @api.add("POST", all, "Create a token. It is shown only here.", body=NewToken, status=201)
-    async def create(request: ApiRequest) -> ApiResponse:
-        (tenant, actor), body = await find(request), await request.json(NewToken)
+    @api.add("POST", all, "Create a token. It is shown only here.", TokenWithSecret, status=201)
+    async def create(request: ApiRequest, body: NewToken) -> ApiResponse:
+        tenant, actor = await find(request)
         expires = _expiry(body)
         token, secret = await tokens.create(tenant.id, body.name, body.scope, expires_at=expires, actor=actor)
         return ApiResponse({"token": token.public, "secret": secret}, 201)
 
-    @api.add("GET", one, "Get a token or a user, without the secret.")
+    @api.add("GET", one, "Get a token or a user, without the secret.", TokenResponse)
     async def get(request: ApiRequest) -> Any:
         tenant, _ = await find(request)
         return {"token": (await tokens.find(tenant.id, request.path_id())).public}
 
-    @api.add("PATCH", one, "Unblock a user.", body=TokenChange)
-    async def allow(request: ApiRequest) -> Any:
+    @api.add("PATCH", one, "Unblock a user.", TokenResponse)
+    async def allow(request: ApiRequest, body: TokenChange) -> Any:
         tenant, actor = await find(request)
-        await request.json(TokenChange)
         return {"token": (await tokens.allow(tenant.id, request.path_id(), actor=actor)).public}
 
-    @api.add("DELETE", one, "Revoke a token, or block a user. Its requests are canceled.")
+    @api.add("DELETE", one, "Revoke a token, or block a user. Its requests are canceled.", RevokedToken)
     async def revoke(request: ApiRequest) -> Any:
         tenant, actor = await find(request)
         token = await tokens.revoke(tenant.id, request.path_id(), actor=actor, keep_one=keep_one)
@@ -247,9 +372,9 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
         "Replace a token by a new one of the same name and scope. The old one may stay valid for a while."
     )
 
-    @api.add("POST", f"{one}/rotate", summary, body=TokenRotation)
-    async def rotate(request: ApiRequest) -> Any:
-        (tenant, actor), body = await find(request), await request.json(TokenRotation)
+    @api.add("POST", f"{one}/rotate", summary, TokenWithSecret)
+    async def rotate(request: ApiRequest, body: TokenRotation) -> Any:
+        tenant, actor = await find(request)
         token, secret = await tokens.rotate(
             tenant.id,
             request.path_id(),
@@ -268,13 +393,15 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
         )
         return ApiResponse(Pieces(hub.export_tenant(tenant), None), headers=headers)
 
-    api.add("GET", all.removesuffix("/tokens") + "/export", "Everything of the tenant, as a ZIP archive.")(
-        export
-    )
+    api.add(
+        "GET", all.removesuffix("/tokens") + "/export", "Everything of the tenant, as a ZIP archive.", bytes
+    )(export)
 
     if keep_one:
 
-        @api.add("GET", "/v1/whoami", "The tenant and the token of this request.")
+        @api.add(
+            "GET", "/v1/whoami", "The tenant and the token of this request.", CallerInfo, access=TENANT + READ
+        )
         async def who_am_i(request: ApiRequest) -> Any:
             return describe_caller(request.tenant, request.tenant.token)
 

@@ -10,14 +10,15 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api import ApiRequest, ApiResponse, Route, RouteList, page
-from dragoman.hub.api.requests import NewRequest, read_request, start_request
+from dragoman.hub.api import ApiRequest, RouteList, page, page_type
+from dragoman.hub.api.requests import KEY, NewRequest, start_request
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile
+from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.tokens import MANAGE
 from dragoman.server.mount import Header
-from dragoman.server.routes import Pieces
+from dragoman.server.routes import ApiResponse, Pieces, Route
 
 
 class NewConversation(Struct):
@@ -43,13 +44,28 @@ class NewFile(Struct):
     mime_type: str = ""
 
 
+class MessageInfo(Struct):
+    id: int
+    conversation_id: int
+    role: str
+    content: str
+    input_tokens: int
+    output_tokens: int
+    created_at: int
+    request_id: str | None = None
+
+
+ConversationList = page_type("ConversationList", "conversations", Conversation)
+MessageList = page_type("MessageList", "messages", MessageInfo)
+FileList = page_type("FileList", "artifacts", StoredFile)
+
+
 def routes(hub: Hub) -> list[Route]:
     api, conversations = RouteList("conversations"), hub.conversations
     all, one = "/v1/conversations", "/v1/conversations/{id}"
 
-    @api.add("POST", all, "Create a conversation.", body=NewConversation, status=201)
-    async def create(request: ApiRequest) -> ApiResponse:
-        body = await request.json(NewConversation)
+    @api.add("POST", all, "Create a conversation.", Conversation, status=201)
+    async def create(request: ApiRequest, body: NewConversation) -> ApiResponse:
         if body.agent_def is not None:
             request.tenant.require(MANAGE)
         agent = body.agent_id or body.agent
@@ -63,26 +79,25 @@ def routes(hub: Hub) -> list[Route]:
         made = await conversations.create(
             request.tenant.id, title=body.title[:200], agent=agent or INDEX_ID, agent_def=body.agent_def
         )
-        return ApiResponse(made.public, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
+        return ApiResponse(made, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
 
     filters = {"limit": "50, at most 200.", "before_updated_at": "Only those that changed before this time."}
 
-    @api.add("GET", all, "List conversations, the latest changed first.", query=filters)
+    @api.add("GET", all, "List conversations, the latest changed first.", ConversationList, query=filters)
     async def list_all(request: ApiRequest) -> Any:
         before, limit = request.query_int("before_updated_at"), request.query_int("limit", 50, 200)
         found = await conversations.list(request.tenant.id, before=before, limit=limit)
-        return page("conversations", [each.public for each in found])
+        return page("conversations", found)
 
-    @api.add("GET", one, "Get a conversation.")
+    @api.add("GET", one, "Get a conversation.", Conversation)
     async def get(request: ApiRequest) -> Any:
-        return (await conversations.find(request.tenant.id, request.path_id())).public
+        return await conversations.find(request.tenant.id, request.path_id())
 
-    @api.add("PATCH", one, "Change the title, or archive it.", body=ConversationChange)
-    async def change(request: ApiRequest) -> Any:
-        body = await request.json(ConversationChange)
+    @api.add("PATCH", one, "Change the title, or archive it.", Conversation)
+    async def change(request: ApiRequest, body: ConversationChange) -> Any:
         title = None if body.title is None else body.title[:200]
         id = request.path_id()
-        return (await conversations.change(request.tenant.id, id, title=title, archived=body.archived)).public
+        return await conversations.change(request.tenant.id, id, title=title, archived=body.archived)
 
     @api.add("DELETE", one, "Delete it with its messages, files and todos.", status=204)
     async def delete(request: ApiRequest) -> None:
@@ -93,7 +108,7 @@ def routes(hub: Hub) -> list[Route]:
 
     filters = {"after_id": "Only messages after this one.", "limit": "200, at most 500."}
 
-    @api.add("GET", f"{one}/messages", "List messages, oldest first.", query=filters)
+    @api.add("GET", f"{one}/messages", "List messages, oldest first.", MessageList, query=filters)
     async def messages(request: ApiRequest) -> Any:
         conversation = await conversations.find(request.tenant.id, request.path_id())
         await hub.store_answers(request.tenant, conversation.id)
@@ -102,12 +117,9 @@ def routes(hub: Hub) -> list[Route]:
 
     send_summary = "Send a message and stream the answer. The agent sees up to a hundred earlier messages."
 
-    @api.add("POST", f"{one}/messages", send_summary, body=NewRequest, streams=True)
-    async def send_message(request: ApiRequest) -> None:
+    @api.add("POST", f"{one}/messages", send_summary, headers=KEY, streams=True)
+    async def send_message(request: ApiRequest, body: NewRequest) -> None:
         conversation = await conversations.find(request.tenant.id, request.path_id())
-        body = await read_request(request)
-        if body.agent_def is None:
-            body.agent_def = conversation.agent_def
         await start_request(hub, request, body, agent=conversation.agent_id, conversation=conversation)
 
     return api + file_routes(hub)
@@ -117,18 +129,17 @@ def file_routes(hub: Hub) -> list[Route]:
     api, artifacts = RouteList("files"), hub.artifacts
     of = "/v1/conversations/{id}/artifacts"
 
-    @api.add("POST", of, "Store a file, or replace the one at its path.", body=NewFile, status=201)
-    async def put(request: ApiRequest) -> ApiResponse:
+    @api.add("POST", of, "Store a file, or replace the one at its path.", StoredFile, status=201, also=(200,))
+    async def put(request: ApiRequest, body: NewFile) -> ApiResponse:
         tenant = request.tenant.id
         conversation = await hub.conversations.find(tenant, request.path_id())
-        body = await request.json(NewFile)
         stored = await artifacts.put(tenant, conversation.id, body.path, _content(body), body.mime_type)
         return ApiResponse(stored, 201 if stored.created else 200)
 
     upload_summary = "Store a file of up to 50 MiB, or replace the one at its path: the body is the content."
     place = {"path": "Where it is stored, such as `reports/may.pdf`."}
 
-    @api.add("PUT", of, upload_summary, query=place, status=201)
+    @api.add("PUT", of, upload_summary, StoredFile, body=bytes, query=place, status=201, also=(200,))
     async def upload(request: ApiRequest) -> ApiResponse:
         tenant = request.tenant.id
         conversation = await hub.conversations.find(tenant, request.path_id())
@@ -136,12 +147,12 @@ def file_routes(hub: Hub) -> list[Route]:
         stored = await artifacts.put_pieces(tenant, conversation.id, request.query("path"), pieces, mime)
         return ApiResponse(stored, 201 if stored.created else 200)
 
-    @api.add("GET", of, "List the files of a conversation.")
+    @api.add("GET", of, "List the files of a conversation.", FileList)
     async def list_of(request: ApiRequest) -> Any:
         conversation = await hub.conversations.find(request.tenant.id, request.path_id())
         return page("artifacts", await artifacts.list(request.tenant.id, conversation.id))
 
-    @api.add("GET", "/v1/artifacts", "List all files, newest first.")
+    @api.add("GET", "/v1/artifacts", "List all files, newest first.", FileList)
     async def list_all(request: ApiRequest) -> Any:
         limit = request.query_int("limit", 200, 500)
         return page("artifacts", await artifacts.list(request.tenant.id, limit=limit))
@@ -174,8 +185,8 @@ def file_routes(hub: Hub) -> list[Route]:
         await artifacts.delete(request.tenant.id, (await find(request)).id)
 
     for one in (f"{of}/{{aid}}", "/v1/artifacts/{aid}"):
-        api.add("GET", one, "Get the metadata of a file.")(find)
-        api.add("GET", f"{one}/raw", "Get the content of a file.")(read)
+        api.add("GET", one, "Get the metadata of a file.", StoredFile)(find)
+        api.add("GET", f"{one}/raw", "Get the content of a file.", bytes, also=(304,))(read)
         api.add("DELETE", one, "Delete a file.", status=204)(delete)
     return api
 

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.hub.agents.constitution import Memory as Ranking
-from dragoman.hub.api import ApiRequest, Natural, Route, RouteList, must_exist, page
+from dragoman.hub.api import ApiRequest, RouteList, must_exist, page, page_type
 from dragoman.hub.hub import Hub
+from dragoman.hub.store.artifacts import StoredFile
 from dragoman.hub.store.memories import SHARED
-from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
+from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch, Relation
+from dragoman.server.routes import Natural, Route
 
 MAX_GRAPH_CHARACTERS, MAX_GRAPH_RELATIONS = 8 << 20, 10_000
 FIRST_MILLISECONDS = 10**11
@@ -47,25 +49,55 @@ class NewRelation(Struct):
     relation: str
 
 
+class ScratchpadInfo(Struct):
+    agent_id: str
+    size: int
+    updated_at: int
+
+
+class ScratchpadList(Struct):
+    scratchpads: list[ScratchpadInfo]
+
+
+class Scratchpad(Struct):
+    agent_id: str
+    content: str
+
+
+class MemoryEntryWithFile(MemoryEntry, frozen=True, kw_only=True):
+    artifact: StoredFile | None = None
+
+
+class MemoryGraph(Struct):
+    tenant_id: int
+    entries: list[MemoryEntry]
+    relations: list[Relation]
+
+
+MemoryEntryList = page_type("MemoryEntryList", "entries", MemoryEntry)
+RelationList = page_type("RelationList", "relations", Relation)
+
+
 def routes(hub: Hub) -> list[Route]:
     api, memories, pads = RouteList("memory"), hub.memories, hub.scratchpads
     all, one = "/v1/memory/entries", "/v1/memory/entries/{id}"
 
-    @api.add("GET", "/v1/memory", "List scratchpads.")
+    @api.add("GET", "/v1/memory", "List scratchpads.", ScratchpadList)
     async def list_pads(request: ApiRequest) -> Any:
         names = ("agent_id", "size", "updated_at")
         found = await pads.list(request.tenant.id)
         return {"scratchpads": [dict(zip(names, each, strict=True)) for each in found]}
 
-    @api.add("GET", "/v1/memory/{agent_id}", "Get the scratchpad of an agent; `*` is the shared one.")
+    @api.add(
+        "GET", "/v1/memory/{agent_id}", "Get the scratchpad of an agent; `*` is the shared one.", Scratchpad
+    )
     async def get_pad(request: ApiRequest) -> Any:
         id = request.path["agent_id"]
         scope = SHARED if id == "*" else id
         return {"agent_id": scope, "content": await pads.read(request.tenant.id, scope)}
 
-    @api.add("POST", all, "Add an entry.", body=NewMemoryEntry, status=201)
-    async def add(request: ApiRequest) -> Any:
-        body = await request.json(NewMemoryEntry)
+    @api.add("POST", all, "Add an entry.", MemoryEntry, status=201)
+    async def add(request: ApiRequest, body: NewMemoryEntry) -> Any:
         if body.conversation_id:
             await hub.conversations.find(request.tenant.id, body.conversation_id)
         at = body.created_at
@@ -96,7 +128,7 @@ def routes(hub: Hub) -> list[Route]:
         "decay": "`off`: do not rank newer entries higher.",
     }
 
-    @api.add("GET", all, "List or search entries.", query=filters)
+    @api.add("GET", all, "List or search entries.", MemoryEntryList, query=filters)
     async def list_entries(request: ApiRequest) -> Any:
         limit, as_of = request.query_int("limit", 50, 200), request.query_int("as_of") or None
         conversation, tag = request.query_int("conversation_id"), request.query("tag")
@@ -126,7 +158,7 @@ def routes(hub: Hub) -> list[Route]:
         )
         return page("entries", found)
 
-    @api.add("GET", one, "Get an entry with its file.")
+    @api.add("GET", one, "Get an entry with its file.", MemoryEntryWithFile)
     async def get(request: ApiRequest) -> Any:
         tenant, id = request.tenant.id, request.path_id()
         entry = must_exist(await memories.get(tenant, id), "entry", id)
@@ -135,9 +167,9 @@ def routes(hub: Hub) -> list[Route]:
             out["artifact"] = await hub.artifacts.get(tenant, entry.artifact_id)
         return out
 
-    @api.add("PATCH", one, "Change an entry.", body=MemoryEntryChange)
-    async def change(request: ApiRequest) -> Any:
-        body, id = await request.json(MemoryEntryChange), request.path_id()
+    @api.add("PATCH", one, "Change an entry.", MemoryEntry)
+    async def change(request: ApiRequest, body: MemoryEntryChange) -> Any:
+        id = request.path_id()
         changes = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
         changes["artifact_id"] = body.artifact_id
         changes = {name: value for name, value in changes.items() if value is not UNSET}
@@ -148,15 +180,14 @@ def routes(hub: Hub) -> list[Route]:
         id = request.path_id()
         must_exist(await memories.delete(request.tenant.id, id) or None, "entry", id)
 
-    @api.add("POST", f"{one}/invalidate", "End an entry: it is no longer true.")
+    @api.add("POST", f"{one}/invalidate", "End an entry: it is no longer true.", MemoryEntry)
     async def invalidate(request: ApiRequest) -> Any:
         tenant, id = request.tenant.id, request.path_id()
         must_exist(await memories.invalidate(tenant, id) or None, "valid entry", id)
         return await memories.get(tenant, id)
 
-    @api.add("POST", "/v1/memory/relations", "Relate two entries.", body=NewRelation, status=201)
-    async def relate(request: ApiRequest) -> Any:
-        body = await request.json(NewRelation)
+    @api.add("POST", "/v1/memory/relations", "Relate two entries.", Relation, status=201)
+    async def relate(request: ApiRequest, body: NewRelation) -> Any:
         return await memories.relate(request.tenant.id, body.source_id, body.relation, body.target_id)
 
     ends = {
@@ -167,7 +198,7 @@ def routes(hub: Hub) -> list[Route]:
         "limit": "200, at most 1000.",
     }
 
-    @api.add("GET", "/v1/memory/relations", "List relations.", query=ends)
+    @api.add("GET", "/v1/memory/relations", "List relations.", RelationList, query=ends)
     async def relations(request: ApiRequest) -> Any:
         kinds = request.query_words("relation", RELATIONS)
         found = await memories.relations(
@@ -185,7 +216,13 @@ def routes(hub: Hub) -> list[Route]:
         id = request.path_id()
         must_exist(await memories.unrelate(request.tenant.id, id) or None, "relation", id)
 
-    @api.add("GET", "/v1/memory/graph", "Get entries and relations.", query={"type": "Only these types."})
+    @api.add(
+        "GET",
+        "/v1/memory/graph",
+        "Get entries and relations.",
+        MemoryGraph,
+        query={"type": "Only these types."},
+    )
     async def graph(request: ApiRequest) -> Any:
         tenant, types = request.tenant.id, request.query_words("type", TYPES)
         entries = _limit_characters(await memories.list(tenant, types=types, limit=1000))

@@ -16,15 +16,7 @@ from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID, Advisor, Short
 from dragoman.hub.agents.programs import on_behalf_of
 from dragoman.hub.agents.routing import for_event
-from dragoman.hub.api import (
-    HEAD_OF_STREAM,
-    ApiRequest,
-    ApiResponse,
-    Natural,
-    Route,
-    RouteList,
-    header_value,
-)
+from dragoman.hub.api import ApiRequest, RouteList
 from dragoman.hub.conversations.events import EventFrames, HubEvent, describe_request
 from dragoman.hub.conversations.message_input import MessagePart, read_parts
 from dragoman.hub.errors import NotFound
@@ -38,8 +30,10 @@ from dragoman.hub.store.tokens import MANAGE
 from dragoman.hub.tools.advisor import HALT, Verdict, gate_prompt, read_verdict
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
+from dragoman.server.routes import HEAD_OF_STREAM, ApiResponse, Natural, Route, header_value
 
 MAX_KEY_CHARACTERS = 256
+KEY = {"Idempotency-Key": "A request that is repeated with its key is answered with the first one's events."}
 MAX_EVENT_TYPE_CHARACTERS = 256
 MAX_EVENT_BYTES = 64 * 1024
 """Bytes of an event that an agent reads."""
@@ -84,44 +78,81 @@ class GateCheck(Struct):
     prompt: str = ""
 
 
+class RequestState(Struct, omit_defaults=True):
+    request_id: str
+    agent_id: str
+    conversation_id: int
+    via: str
+    state: str
+    """`running`, `input-required`, `auth-required`, `completed`, `failed` or `canceled`."""
+    started_at: int
+    completed_at: int
+    error_message: str
+    last_seq: int
+    question: str = ""
+    """What a request that waits asks."""
+    approval: bool = False
+    """It asks for yes or no."""
+    details: Any = None
+    """What it asks about. Of a command: `agent`, `command`, `arguments`, and its `body` if it has one."""
+
+
+class RequestResponse(Struct):
+    request: RequestState
+
+
+class RequestList(Struct):
+    requests: list[RequestState]
+
+
+class AcceptedAnswer(Struct):
+    request_id: str
+    since_seq: int
+    """The events after the answer follow this one."""
+
+
+class CancelResult(Struct):
+    request_id: str
+    cancelled: bool
+
+
 def routes(hub: Hub, model: Model) -> list[Route]:
     api = RouteList("requests")
     one = "/v1/requests/{id}"
 
-    @api.add("POST", "/v1/orchestrate", "Ask an agent (default `index`).", body=NewRequest, streams=True)
-    async def orchestrate(request: ApiRequest) -> None:
-        await start_request(hub, request, await read_request(request))
+    @api.add("POST", "/v1/orchestrate", "Ask an agent (default `index`).", headers=KEY, streams=True)
+    async def orchestrate(request: ApiRequest, body: NewRequest) -> None:
+        await start_request(hub, request, body)
 
-    @api.add("POST", "/v1/agents/{id}/chat", "Ask this agent.", body=NewRequest, streams=True)
-    async def chat(request: ApiRequest) -> None:
-        await start_request(hub, request, await read_request(request), agent=request.path["id"])
+    @api.add("POST", "/v1/agents/{id}/chat", "Ask this agent.", headers=KEY, streams=True)
+    async def chat(request: ApiRequest, body: NewRequest) -> None:
+        await start_request(hub, request, body, agent=request.path["id"])
 
     event_summary = "Give an event to the agent whose `event_types` match it, or to `index`."
 
-    @api.add("POST", "/v1/events", event_summary, body=ExternalEvent, streams=True)
-    async def receive_event(request: ApiRequest) -> None:
-        event = await request.json(ExternalEvent)
-        if not event.type.strip():
+    @api.add("POST", "/v1/events", event_summary, headers=KEY, streams=True)
+    async def receive_event(request: ApiRequest, body: ExternalEvent) -> None:
+        if not body.type.strip():
             raise InvalidParams("the event has no type", fields=(("type", "is empty"),))
-        if len(event.type) > MAX_EVENT_TYPE_CHARACTERS:
+        if len(body.type) > MAX_EVENT_TYPE_CHARACTERS:
             why = f"has more than {MAX_EVENT_TYPE_CHARACTERS} characters"
             raise InvalidParams(f"the type of the event {why}", fields=(("type", why),))
-        lines = [f"Event: {flatten(event.type)}"]
-        if event.source:
-            lines.append(f"Source: {flatten(event.source)}")
-        if event.payload is not None:
-            lines.append(f"Payload: {msgspec.json.encode(event.payload).decode()}")
+        lines = [f"Event: {flatten(body.type)}"]
+        if body.source:
+            lines.append(f"Source: {flatten(body.source)}")
+        if body.payload is not None:
+            lines.append(f"Payload: {msgspec.json.encode(body.payload).decode()}")
         quoted = quote("\n".join(lines), MAX_EVENT_BYTES)
         message = f"An event arrived:\n{quoted}"
-        agent = event.agent
+        agent = body.agent
         if not agent:
             company = await hub.catalogue.constitutions(request.tenant.id)
-            agent = await asyncio.to_thread(for_event, event.type, company)
+            agent = await asyncio.to_thread(for_event, body.type, company)
         await start_request(hub, request, NewRequest(message=message), agent=agent)
 
     limits = {"limit": "100, at most 200."}
 
-    @api.add("GET", "/v1/requests", "List requests of both APIs, newest first.", query=limits)
+    @api.add("GET", "/v1/requests", "List requests of both APIs, newest first.", RequestList, query=limits)
     async def list_requests(request: ApiRequest) -> Any:
         tenant = request.tenant
         found = await hub.requests.list(tenant.id, request.query_int("limit", 100, 200))
@@ -132,7 +163,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
             "requests": [describe_request(each, s) for each, s in pairs if not isinstance(s, BaseException)]
         }
 
-    @api.add("GET", one, "Get the state of a request.")
+    @api.add("GET", one, "Get the state of a request.", RequestResponse)
     async def get_request(request: ApiRequest) -> Any:
         found = await hub.find(request.tenant, request.path["id"])
         return {"request": describe_request(found, await hub.snapshot(request.tenant, found))}
@@ -152,9 +183,8 @@ def routes(hub: Hub, model: Model) -> list[Route]:
 
     answer_summary = "Answer the question that a request waits with: yes or no, or a text."
 
-    @api.add("POST", f"{one}/answer", answer_summary, body=Answer, status=202)
-    async def answer(request: ApiRequest) -> ApiResponse:
-        body = await request.json(Answer)
+    @api.add("POST", f"{one}/answer", answer_summary, AcceptedAnswer, status=202)
+    async def answer(request: ApiRequest, body: Answer) -> ApiResponse:
         if (body.approved is None) == (body.message is None):
             raise InvalidParams("an answer has either approved or message")
         text = body.message or ""
@@ -166,7 +196,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
         before = await hub.answer(request.tenant, found, text, question=body.last_seq)
         return ApiResponse({"request_id": found.request_id, "since_seq": before.seq}, 202)
 
-    @api.add("POST", f"{one}/cancel", "Cancel a running request.")
+    @api.add("POST", f"{one}/cancel", "Cancel a running request.", CancelResult)
     async def cancel(request: ApiRequest) -> ApiResponse:
         id = request.path["id"]
         if await hub.cancel(request.tenant, id):
@@ -182,25 +212,24 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
     api = RouteList("judge")
     summary = "Ask an advisor about an answer: `CONTINUE`, `REDIRECT` or `HALT`, and why."
 
-    @api.add("POST", "/v1/advise/gate", summary, body=GateCheck)
-    async def gate(request: ApiRequest) -> Any:
-        check = await request.json(GateCheck)
+    @api.add("POST", "/v1/advise/gate", summary, Verdict)
+    async def gate(request: ApiRequest, body: GateCheck) -> Any:
         for name in ("advisor_model", "original_task", "terminating_text"):
-            if not getattr(check, name).strip():
+            if not getattr(body, name).strip():
                 raise InvalidParams(f"{name} is empty", fields=((name, "is empty"),))
         policy = await hub.policies.of(request.tenant.id)
-        if why := hub.model_names.refusal(policy, check.advisor_model):
+        if why := hub.model_names.refusal(policy, body.advisor_model):
             raise InvalidParams(f"advisor_model {why}", fields=(("advisor_model", why),))
-        advisor = Advisor(model=check.advisor_model, mode="gate", prompt=check.prompt)
-        calls = [check.tool_summary] if check.tool_summary else []
-        prompt = gate_prompt(advisor, check.original_task, check.terminating_text, calls)
+        advisor = Advisor(model=body.advisor_model, mode="gate", prompt=body.prompt)
+        calls = [body.tool_summary] if body.tool_summary else []
+        prompt = gate_prompt(advisor, body.original_task, body.terminating_text, calls)
         async with hub.admission.admit_call(request.tenant, "gate"):
             with on_behalf_of(request.tenant):
                 reply = await respond(model, prompt)
         if reply.error_code == "unauthorized":
             raise Unauthenticated(reply.error)
         if reply.usage.total:
-            name, prices = traits_of(model, check.advisor_model).name, hub.budgets.prices
+            name, prices = traits_of(model, body.advisor_model).name, hub.budgets.prices
             cost = prices.cost(name, reply.usage)
             used = TokenUsage(
                 model=name,
@@ -213,17 +242,9 @@ def gate_routes(hub: Hub, model: Model) -> list[Route]:
         verdict = read_verdict(reply.text, advisor)
         if reply.error:
             verdict = Verdict(signal=HALT, text=reply.error, malformed=True)
-        return {"signal": verdict.signal, "text": verdict.text, "malformed": verdict.malformed}
+        return verdict
 
     return api
-
-
-async def read_request(request: ApiRequest) -> NewRequest:
-    """The body. An agent of its own is for tokens that may change agents. Raises `Forbidden`, and for a body that is wrong."""
-    body = await request.json(NewRequest)
-    if body.agent_def is not None:
-        request.tenant.require(MANAGE)
-    return body
 
 
 async def start_request(
@@ -234,7 +255,14 @@ async def start_request(
     agent: str = "",
     conversation: Conversation | None = None,
 ) -> None:
-    """Start a request and stream its events. Raises `A2AError` if it is refused."""
+    """Start a request and stream its events. Raises `A2AError` if it is refused.
+
+    An agent of its own is for tokens that may change agents, unless the conversation has it.
+    """
+    if body.agent_def is not None:
+        request.tenant.require(MANAGE)
+    elif conversation is not None:
+        body.agent_def = conversation.agent_def
     key = request.exchange.header(b"idempotency-key")
     if len(key) > MAX_KEY_CHARACTERS:
         raise InvalidParams(f"an Idempotency-Key may have up to {MAX_KEY_CHARACTERS} characters")

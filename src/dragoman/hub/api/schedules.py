@@ -8,23 +8,14 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api import (
-    HEAD_OF_STREAM,
-    ApiRequest,
-    ApiResponse,
-    Natural,
-    Route,
-    RouteList,
-    must_exist,
-    page,
-)
-from dragoman.hub.api.answers import ScheduleInfo
+from dragoman.hub.api import ApiRequest, RouteList, must_exist, page, page_type
 from dragoman.hub.conversations.events import EventFrames, HubEvent
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.schedules import RunInfo, Schedule, ScheduledRun, ScheduleFields
-from dragoman.hub.store.todos import OPEN, STATES
+from dragoman.hub.store.todos import OPEN, STATES, Todo
+from dragoman.server.routes import HEAD_OF_STREAM, ApiResponse, Natural, Route
 
 
 class NewTodo(Struct):
@@ -53,6 +44,32 @@ class ScheduleChange(Struct, forbid_unknown_fields=True):
     status: str
 
 
+class ScheduleInfo(ScheduleFields, frozen=True, kw_only=True):
+    timezone: str
+    next_run: str
+
+
+class ScheduleResponse(Struct):
+    scheduled_task: ScheduleInfo
+
+
+class CreatedSchedule(ScheduleResponse):
+    normalized: str
+
+
+class Deleted(Struct):
+    deleted: bool
+
+
+class RunResponse(Struct):
+    run: RunInfo
+
+
+TodoList = page_type("TodoList", "todos", Todo)
+ScheduleList = page_type("ScheduleList", "schedules", ScheduleInfo)
+RunList = page_type("RunList", "runs", RunInfo)
+
+
 def todo_routes(hub: Hub) -> list[Route]:
     api, todos = RouteList("todos"), hub.todos
     all, one = "/v1/todos", "/v1/todos/{id}"
@@ -62,7 +79,7 @@ def todo_routes(hub: Hub) -> list[Route]:
         "limit": "200, at most 500.",
     }
 
-    @api.add("GET", all, "List open todos.", query=filters)
+    @api.add("GET", all, "List open todos.", TodoList, query=filters)
     async def list_todos(request: ApiRequest) -> Any:
         found = await todos.list(
             request.tenant.id,
@@ -72,22 +89,21 @@ def todo_routes(hub: Hub) -> list[Route]:
         )
         return page("todos", found)
 
-    @api.add("POST", all, "Add a todo.", body=NewTodo, status=201)
-    async def add_todo(request: ApiRequest) -> Any:
-        body, tenant = await request.json(NewTodo), request.tenant.id
+    @api.add("POST", all, "Add a todo.", Todo, status=201)
+    async def add_todo(request: ApiRequest, body: NewTodo) -> Any:
+        tenant = request.tenant.id
         if body.conversation_id:
             await hub.conversations.find(tenant, body.conversation_id)
         return await todos.add(tenant, body.subject, body.description, conversation=body.conversation_id)
 
-    @api.add("GET", one, "Get a todo.")
+    @api.add("GET", one, "Get a todo.", Todo)
     async def get_todo(request: ApiRequest) -> Any:
         id = request.path_id()
         return must_exist(await todos.get(request.tenant.id, id), "todo", id)
 
-    @api.add("PATCH", one, "Change the state or the text of a todo.", body=TodoChange)
-    async def change_todo(request: ApiRequest) -> Any:
-        id, body = request.path_id(), await request.json(TodoChange)
-        changes = msgspec.structs.asdict(body)
+    @api.add("PATCH", one, "Change the state or the text of a todo.", Todo)
+    async def change_todo(request: ApiRequest, body: TodoChange) -> Any:
+        id, changes = request.path_id(), msgspec.structs.asdict(body)
         return must_exist(await todos.change(request.tenant.id, id, **changes), "todo", id)
 
     @api.add("DELETE", one, "Delete a todo.", status=204)
@@ -113,13 +129,9 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         found = await schedules.get(request.tenant.id, request.path_id())
         return must_exist(found, "schedule", request.path["id"])
 
-    @api.add("POST", all, "Schedule work, once or repeatedly.", body=NewSchedule, status=201)
-    async def add(request: ApiRequest) -> Any:
-        body, tenant, generation = (
-            await request.json(NewSchedule),
-            request.tenant.id,
-            request.tenant.generation,
-        )
+    @api.add("POST", all, "Schedule work, once or repeatedly.", CreatedSchedule, status=201)
+    async def add(request: ApiRequest, body: NewSchedule) -> Any:
+        tenant, generation = request.tenant.id, request.tenant.generation
         if await hub.catalogue.find(tenant, body.agent) is None:
             raise NotFound(f"there is no agent {body.agent[:80]!r}")
         if body.conversation_id:
@@ -135,27 +147,26 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         )
         return {"scheduled_task": show(made), "normalized": normalized}
 
-    @api.add("GET", all, "List schedules.", query={"status": "Only those with this status."})
+    @api.add("GET", all, "List schedules.", ScheduleList, query={"status": "Only those with this status."})
     async def list_schedules(request: ApiRequest) -> Any:
         found = await schedules.list(request.tenant.id, request.query("status"))
         return page("schedules", [show(each) for each in found])
 
-    @api.add("GET", one, "Get a schedule.")
+    @api.add("GET", one, "Get a schedule.", ScheduleResponse)
     async def get(request: ApiRequest) -> Any:
         return {"scheduled_task": show(await find(request))}
 
-    @api.add("PATCH", one, "Pause or resume a schedule.", body=ScheduleChange)
-    async def change(request: ApiRequest) -> Any:
+    @api.add("PATCH", one, "Pause or resume a schedule.", ScheduleResponse)
+    async def change(request: ApiRequest, body: ScheduleChange) -> Any:
         id, tenant = (await find(request)).id, request.tenant
-        status = (await request.json(ScheduleChange)).status
-        changed = await schedules.set_status(tenant.id, id, status, generation=tenant.generation)
+        changed = await schedules.set_status(tenant.id, id, body.status, generation=tenant.generation)
         return {"scheduled_task": show(must_exist(changed, "schedule", id))}
 
-    @api.add("DELETE", one, "Delete a schedule and its runs.")
+    @api.add("DELETE", one, "Delete a schedule and its runs.", Deleted)
     async def delete(request: ApiRequest) -> Any:
         return {"deleted": await schedules.delete(request.tenant.id, (await find(request)).id)}
 
-    @api.add("GET", f"{one}/runs", "List the runs of a schedule, newest first.")
+    @api.add("GET", f"{one}/runs", "List the runs of a schedule, newest first.", RunList)
     async def runs_of(request: ApiRequest) -> Any:
         found = await schedules.runs(request.tenant.id, schedule=(await find(request)).id)
         return page("runs", [_show_run(each) for each in found])
@@ -165,13 +176,13 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         "since": "Only those that started at this time or later.",
     }
 
-    @api.add("GET", "/v1/runs", "List all runs, newest first.", query=filters)
+    @api.add("GET", "/v1/runs", "List all runs, newest first.", RunList, query=filters)
     async def runs(request: ApiRequest) -> Any:
         task, since = request.query_int("task_id"), request.query_int("since")
         found = await schedules.runs(request.tenant.id, schedule=task, since=since)
         return page("runs", [_show_run(each) for each in found])
 
-    @api.add("GET", "/v1/runs/{id}", "Get a run.")
+    @api.add("GET", "/v1/runs/{id}", "Get a run.", RunResponse)
     async def run(request: ApiRequest) -> Any:
         found = await schedules.run(request.tenant.id, request.path_id())
         return {"run": _show_run(must_exist(found, "run", request.path["id"]))}

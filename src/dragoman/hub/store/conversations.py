@@ -78,23 +78,17 @@ _SUMMARY = "select summary from conversations where id = ?"
 _STORE_SUMMARY = "update conversations set summary = ?, summed_up_to = ? where id = ? and summed_up_to < ?"
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
+class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: int
     tenant_id: int
     title: str
     agent_id: str
-    agent_def: Any
+    agent_def: dict[str, Any] | None = None
+    """The agent that exists only for this conversation."""
     archived: bool
     created_at: int
     updated_at: int
     message_count: int
-
-    @property
-    def public(self) -> dict[str, Any]:
-        out = msgspec.structs.asdict(self)
-        if self.agent_def is None:
-            del out["agent_def"]
-        return out
 
 
 class EarlierMessage(Struct, frozen=True, kw_only=True):
