@@ -17,6 +17,7 @@ from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.metadata import NATIVE
 from dragoman.hub.models import Model
 from dragoman.hub.store.artifacts import Artifacts
+from dragoman.hub.store.blobs import FileBlobs
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.tools import HelpTool, Tool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
@@ -34,6 +35,8 @@ from dragoman.stores import open_store
 from tests.hub.scripted import Scripted, ScriptedModel, by_agent
 
 TENANT = "1"
+BLOBS = FileBlobs(None)
+"""Contents of large files, in a temporary folder."""
 
 
 class _NoPages:
@@ -43,12 +46,13 @@ class _NoPages:
 
 def write_tool() -> WriteTool:
     """`/write` for requests without a conversation."""
-    return WriteTool(Artifacts(open_database("memory:")))
+    return WriteTool(Artifacts(open_database("memory:"), BLOBS))
 
 
 def toolbox(database: Database, *, model: Model, **services: Any) -> Sequence[Tool]:
     """All commands. Those services that a test does not give have nothing in them."""
     services = {
+        "artifacts": Artifacts(database, BLOBS),
         "fetcher": _NoPages(),
         "mcp": McpServers({}),
         "remotes": RemoteAgents({}, guard=Guard()),

@@ -85,7 +85,8 @@ async def test_a_tenant_shut_out_from_the_shell_is_stopped_though_its_model_says
 async def test_a_model_says_no_more_for_a_tenant_that_is_shut_out() -> None:
     async with house(["never said"]) as hub:
         acme = await hub.tenant("acme")
-        model = StoppableModel(hub.model, hub.hub.tenants)
+        names, policies, budgets = hub.hub.model_names, hub.hub.policies, hub.hub.budgets
+        model = StoppableModel(hub.model, hub.hub.tenants, names=names, policies=policies, budgets=budgets)
         await hub.hub.tenants.disable(acme.tenant, True)
         with on_behalf_of(acme.tenant):
             reply = await respond(model, Prompt(model="", system="", messages=()))

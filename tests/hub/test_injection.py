@@ -37,7 +37,7 @@ from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer, McpTool
 from dragoman.push.guard import Guard
-from tests.hub.conftest import Begin, House, toolbox
+from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import SCOUT
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import Scripted, ScriptedModel
@@ -196,10 +196,10 @@ async def in_roster(scene: Scene, text: str) -> list[Prompt]:
 
 @place("a file")
 async def in_file(scene: Scene, text: str) -> list[Prompt]:
-    stored = await Artifacts(scene.database).put("1", 10, "notes.md", text.encode())
+    stored = await Artifacts(scene.database, BLOBS).put("1", 10, "notes.md", text.encode())
     home = await scene.home(Outside(""), ["/read notes.md\n/list", "Ok."])
     await home.ask("go", conversation_id=10)
-    await Artifacts(scene.database).delete("1", stored.id)
+    await Artifacts(scene.database, BLOBS).delete("1", stored.id)
     return list(home.model.prompts)
 
 
@@ -497,7 +497,7 @@ async def commands_run(scene: Scene, capabilities: tuple[str, ...], first: str, 
         return said
 
     reader = Constitution(id="reader", name="Reader", capabilities=capabilities, advisor=Advisor(model="big"))
-    await Artifacts(scene.database).put("1", 10, "notes.md", EVERYTHING.encode())
+    await Artifacts(scene.database, BLOBS).put("1", 10, "notes.md", EVERYTHING.encode())
     outside = Outside(EVERYTHING)
     sandbox = Sandbox(scene.folder, Bare())
     home = await scene.home(outside, reply, reader, scout(), sandbox=sandbox, remotes=await scene.remote("x"))

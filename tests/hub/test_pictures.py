@@ -23,7 +23,7 @@ from dragoman.hub.tools.fetcher import MAX_PAGE_BYTES, HttpFetcher, Page
 from dragoman.hub.tools.files import Pictures
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
-from tests.hub.conftest import Begin, House, toolbox
+from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import Provider, chunk
@@ -124,7 +124,7 @@ async def test_a_turn_that_goes_on_after_a_restart_shows_the_picture_it_had(
 
 
 async def test_a_stored_picture_is_attached_for_the_model(shed: Begin, database: Database) -> None:
-    await Artifacts(database).put(1, 10, "cat.png", PNG)
+    await Artifacts(database, BLOBS).put(1, 10, "cat.png", PNG)
     model = ScriptedModel(["/read cat.png", "A cat."], sees=True)
     home = await opened(shed, database, model)
     await home.ask("what is it?", conversation_id=10)

@@ -37,7 +37,7 @@ from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks
 from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
-from tests.hub.conftest import Begin, House, toolbox
+from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
 from tests.ports import free_port
@@ -132,7 +132,7 @@ async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
     assert [todo.state for todo in await Todos(database).list(1, conversation=10, states=("completed",))] == [
         "completed"
     ]
-    assert [file.path for file in await Artifacts(database).list(1, 10)] == ["a.txt"]
+    assert [file.path for file in await Artifacts(database, BLOBS).list(1, 10)] == ["a.txt"]
     assert len(await memories.list(1, types=("learning",))) == 1
     await fed(home, "/mem write a note", conversation_id=10)
     assert (await pads.read(1, "index")).count("a note") == 2, (
@@ -188,7 +188,7 @@ async def test_files_are_stored_only_in_a_conversation(home: House, database: Da
     assert said.count("\n| hello\n") == 2
     said = await fed(home, "/write --persist b.md\nhello\n/endwrite\n/read notes/a.md\n/list")
     assert "WARN: --persist requested but artifact store is unavailable" in said and said.count("ERR:") == 2
-    assert await Artifacts(database).get("2", 1) is None
+    assert await Artifacts(database, BLOBS).get("2", 1) is None
 
 
 async def test_a_file_of_another_conversation_is_reached_through_a_memory(
@@ -197,7 +197,7 @@ async def test_a_file_of_another_conversation_is_reached_through_a_memory(
     await database.change(
         "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (11, 1, 'index', 0, 0)"
     )
-    await Artifacts(database).put("1", 10, "a.md", b"secret plan")
+    await Artifacts(database, BLOBS).put("1", 10, "a.md", b"secret plan")
     await Memories(database).add("1", "project", "Plan", "see file", artifact_id=1)
     said = await fed(home, "/read #1\n/read #1 via=mem:1\n/mem entry 1", conversation_id=11)
     assert (
@@ -208,7 +208,7 @@ async def test_a_file_of_another_conversation_is_reached_through_a_memory(
 
 
 async def test_quotas_and_paths_of_files(database: Database) -> None:
-    files = Artifacts(database, file_limit=10, conversation_limit=15)
+    files = Artifacts(database, BLOBS, file_limit=10, conversation_limit=15)
     assert (await files.put("1", 10, "a//b\\c.txt", b"x" * 10)).path == "a/b/c.txt"
     assert not (await files.put("1", 10, "a/b/c.txt", b"y" * 9)).created
     for path, content in (("big", b"x" * 11), ("more", b"x" * 7)):

@@ -24,7 +24,7 @@ from dragoman.engine.protocols import Bus, Peers, Push, Store
 from dragoman.engine.records import Snapshot
 from dragoman.engine.runner import FAILED
 from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
-from dragoman.hub.agents.constitution import INDEX, Constitution
+from dragoman.hub.agents.constitution import Constitution
 from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, Make
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
@@ -90,21 +90,21 @@ class Hub:
         bus: Bus,
         make: Make,
         *,
-        code: Sequence[Agent] = (),
-        index: Constitution = INDEX,
-        quotas: Quotas | None = None,
-        remotes: Peers | None = None,
-        peers: Peers | None = None,
-        metrics: HubMetrics | None = None,
-        push: Push | None = None,
-        fetcher: PageFetcher | None = None,
-        keys: IdempotencyKeys | None = None,
-        folder: Path | None = None,
-        blobs: Blobs | None = None,
-        model_names: ModelNames | None = None,
-        prices: Prices | None = None,
-        admin_token_is_set: bool = False,
-        workspaces: Path | None = None,
+        code: Sequence[Agent],
+        index: Constitution,
+        quotas: Quotas,
+        remotes: Peers,
+        peers: Peers,
+        metrics: HubMetrics,
+        push: Push | None,
+        fetcher: PageFetcher,
+        keys: IdempotencyKeys,
+        folder: Path | None,
+        blobs: Blobs,
+        model_names: ModelNames,
+        prices: Prices,
+        admin_token_is_set: bool,
+        workspaces: Path | None,
         **engine: Any,
     ) -> None:
         self.database, self._store, self._bus = database, store, bus
@@ -113,12 +113,12 @@ class Hub:
         self.tenants, self.requests = Tenants(database), Requests(database)
         self.identify_user: Callable[[str], Awaitable[Tenant]] | None = None
         """Finds the tenant of a user's token, if the settings name an issuer (`api/access.py`)."""
-        contents = BlobSweeper(database, blobs) if blobs is not None else None
+        contents = BlobSweeper(database, blobs)
         self.deletion = TenantDeletion(database, store, workspaces, contents)
         self._workspaces = workspaces
         self.admin_token_is_set = admin_token_is_set
         """The admin token is in the settings, so nobody can replace it here."""
-        self.policies, self.model_names = Policies(database), model_names or ModelNames()
+        self.policies, self.model_names = Policies(database), model_names
 
         async def check_models(tenant: int, constitution: Constitution) -> None:
             self.model_names.check(await self.policies.of(tenant), constitution)
@@ -128,11 +128,7 @@ class Hub:
         self.conversations = Conversations(database)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
-        self.keys = keys or IdempotencyKeys(database)
-        self.quotas = quotas or Quotas()
-        self.metrics = metrics or HubMetrics()
-        self.fetcher = fetcher
-        """Fetches images that callers link to."""
+        self.keys, self.quotas, self.metrics, self.fetcher = keys, quotas, metrics, fetcher
         self.programs = AgentPrograms(
             self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
         )
@@ -151,9 +147,7 @@ class Hub:
         self._watch = TenantWatch(
             database, self.tenants, self.quotas, self.stop_tenant, self.admission.recheck_readers
         )
-        self._periodic = [self.deletion.periodic, self._watch.periodic]
-        if contents is not None:
-            self._periodic.append(contents.periodic)
+        self._periodic = [self.deletion.periodic, self._watch.periodic, contents.periodic]
         outside = HubPeers(remotes, peers, self.catalogue)
         self.usages = Usages(database)
         self._counting: set[asyncio.Task[None]] = set()

@@ -229,16 +229,17 @@ class StoppableModel:
         model: Model,
         tenants: Tenants,
         *,
-        names: ModelNames | None = None,
-        policies: Policies | None = None,
-        budgets: Budgets | None = None,
+        names: ModelNames,
+        policies: Policies,
+        budgets: Budgets,
     ) -> None:
         self._model, self._tenants = model, tenants
-        self._names, self._policies, self._budgets = names or ModelNames(), policies, budgets
+        self._names, self._policies, self._budgets = names, policies, budgets
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         await self._check()
-        await self._check_policy(prompt.model)
+        if (tenant := _tenant.get(None)) is not None:
+            await self._check_policy(tenant.id, prompt.model)
         prompt = replace(prompt, model=self._names.resolve(prompt.model))
         looked, written, usage = time.monotonic(), 0, Usage()
         try:
@@ -255,35 +256,28 @@ class StoppableModel:
         finally:
             if not usage.total and written:
                 usage = estimate(prompt, written)
-            if (tenant := _tenant.get(None)) is not None and self._budgets is not None:
+            if tenant is not None:
                 await self._budgets.spend(tenant.id, traits_of(self._model, prompt.model).name, usage)
 
     def traits(self, name: str) -> ModelTraits:
         return traits_of(self._model, self._names.resolve(name))
 
-    async def _check_policy(self, name: str) -> None:
+    async def _check_policy(self, tenant: int, name: str) -> None:
         """Raises `ModelError` for a model that the tenant may not name, and when a budget is used up."""
-        tenant = _tenant.get(None)
-        if tenant is None or self._policies is None:
-            return
-        if why := self._names.refusal(await self._policies.of(tenant.id), name):
+        if why := self._names.refusal(await self._policies.of(tenant), name):
             raise ModelError("model_not_allowed", f"the model of this agent {why}")
-        if self._budgets is None:
-            return
-        budget, why = await self._budgets.refusal(tenant.id)
+        budget, why = await self._budgets.refusal(tenant)
         if budget:
             raise ModelError(EXHAUSTED, why)
         model = self.traits(name).name
-        if await self._budgets.lacks_price(tenant.id, model):
+        if await self._budgets.lacks_price(tenant, model):
             raise ModelError(
                 NO_PRICE, f"the price of {model[:80]!r} is not in the settings of the hub, which limits money"
             )
 
     async def _check(self) -> None:
         began = _tenant.get(None)
-        if began is None:
-            return
-        if await self._tenants.find_active(began.id, began.generation) is None:
+        if began is not None and await self._tenants.find_active(began.id, began.generation) is None:
             raise ModelError("unauthorized", TENANT_STOPPED)
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
 from dragoman.hub.models import Image
-from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing, Blobs, new_key
+from dragoman.hub.store.blobs import PIECE_BYTES, Blobs, new_key
 from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.hub.tenants.policy import QuotaExceeded
@@ -94,7 +94,7 @@ class Artifacts(Repository):
     def __init__(
         self,
         database: Database,
-        blobs: Blobs | None = None,
+        blobs: Blobs,
         *,
         file_limit: int = FILE_LIMIT,
         conversation_limit: int = CONVERSATION_LIMIT,
@@ -118,7 +118,7 @@ class Artifacts(Repository):
         if size > of_file:
             raise QuotaExceeded(f"{clean_path(path)} has {size} bytes; a file may have {of_file}")
         digest = hashlib.sha256(content).hexdigest()
-        if size <= INLINE_BYTES or self._blobs is None:
+        if size <= INLINE_BYTES:
             return await self._store(tenant, conversation, path, mime, digest, size, content, "")
         return await self.put_pieces(tenant, conversation, path, _pieces(content), mime)
 
@@ -133,22 +133,21 @@ class Artifacts(Repository):
         """`put`, for a content that comes in pieces. It is not all in memory. Raises what `pieces` raises, too."""
         path, source = clean_path(path), aiter(pieces)
         _check_mime(mime)
-        limit = UPLOAD_LIMIT if self._blobs is not None else self._limits[0]
         digest, size, begin = hashlib.sha256(), 0, bytearray()
 
         async def counted() -> AsyncIterator[bytes]:
             nonlocal size
             async for piece in source:
                 size += len(piece)
-                if size > limit:
-                    raise QuotaExceeded(f"{path} has more than {limit} bytes")
+                if size > UPLOAD_LIMIT:
+                    raise QuotaExceeded(f"{path} has more than {UPLOAD_LIMIT} bytes")
                 digest.update(piece)
                 yield piece
 
         reading = counted()
         async for piece in reading:
             begin += piece
-            if len(begin) > INLINE_BYTES and self._blobs is not None:
+            if len(begin) > INLINE_BYTES:
                 break
         else:
             found = digest.hexdigest(), size, bytes(begin), ""
@@ -174,7 +173,6 @@ class Artifacts(Repository):
 
     async def _drop_unused(self, key: str) -> None:
         """Delete a content, unless a file uses it."""
-        assert self._blobs is not None
         if await self._db.change(_USE, (key,)):
             await self._db.change(_RESERVE, (key, int(time.time())))
             await self._blobs.delete(key)
@@ -251,12 +249,13 @@ class Artifacts(Repository):
         row = await self._db.one(_CONTENT, (int(tenant), id))
         if row is None:
             return None
-        return _whole(bytes(row["content"])) if not row["blob"] else self._blob(row["blob"])
+        return self._read(row["content"], row["blob"])
 
-    async def _blob(self, key: str) -> AsyncGenerator[bytes, None]:
-        if self._blobs is None:
-            raise BlobMissing("this hub has no folder or bucket of files")
-        async for piece in self._blobs.get(key):
+    async def _read(self, content: bytes, blob: str) -> AsyncGenerator[bytes, None]:
+        if not blob:
+            yield bytes(content)
+            return
+        async for piece in self._blobs.get(blob):
             yield piece
 
     async def list(
@@ -289,10 +288,6 @@ def _check_mime(mime: str) -> None:
 async def _pieces(content: bytes) -> AsyncIterator[bytes]:
     for at in range(0, len(content), PIECE_BYTES):
         yield content[at : at + PIECE_BYTES]
-
-
-async def _whole(content: bytes) -> AsyncGenerator[bytes, None]:
-    yield content
 
 
 # -- images -------------------------------------------------------------------------------------------------

@@ -204,16 +204,8 @@ EXHAUSTED, NO_PRICE = "budget_exhausted", "price_unknown"
 
 
 class Budgets:
-    def __init__(
-        self,
-        spending: Spending,
-        policies: Policies,
-        prices: Prices | None = None,
-        metrics: HubMetrics | None = None,
-    ) -> None:
-        self._spending, self._policies = spending, policies
-        self.prices = prices or Prices()
-        self._metrics = metrics or HubMetrics()
+    def __init__(self, spending: Spending, policies: Policies, prices: Prices, metrics: HubMetrics) -> None:
+        self._spending, self._policies, self.prices, self._metrics = spending, policies, prices, metrics
 
     async def refusal(self, tenant: int) -> tuple[str, str]:
         """Which budget is used up, and a sentence about it; empty if there is some left."""
@@ -222,18 +214,13 @@ class Budgets:
             return "", ""
         spent = await self._spending.today(tenant)
         if policy.tokens_per_day and spent.tokens >= policy.tokens_per_day:
-            used = f"{spent.tokens} of {policy.tokens_per_day} tokens"
-            return (
-                TOKENS,
-                f"the budget of this tenant for today is used up: {used}. The next day begins at 00:00 UTC",
-            )
-        if policy.cost_per_day and spent.cost >= policy.cost_per_day:
-            used = f"{spent.cost:.2f} of {policy.cost_per_day:.2f} {self.prices.currency}"
-            return (
-                COST,
-                f"the budget of this tenant for today is used up: {used}. The next day begins at 00:00 UTC",
-            )
-        return "", ""
+            budget, used = TOKENS, f"{spent.tokens} of {policy.tokens_per_day} tokens"
+        elif policy.cost_per_day and spent.cost >= policy.cost_per_day:
+            budget, used = COST, f"{spent.cost:.2f} of {policy.cost_per_day:.2f} {self.prices.currency}"
+        else:
+            return "", ""
+        why = f"the budget of this tenant for today is used up: {used}. The next day begins at 00:00 UTC"
+        return budget, why
 
     async def check(self, tenant: int) -> None:
         """Raises `RateLimited` if a budget is used up."""
@@ -305,50 +292,44 @@ class Admission:
         catalogue: Catalogue,
         quotas: Quotas,
         metrics: HubMetrics,
-        budgets: Budgets | None = None,
-        policies: Policies | None = None,
-        room: RequestRoom | None = None,
+        budgets: Budgets,
+        policies: Policies,
+        room: RequestRoom,
         *,
         starts: Callable[[Scope, str], bool],
     ) -> None:
         self._tenants, self._catalogue, self._quotas, self._metrics = tenants, catalogue, quotas, metrics
-        self._budgets, self._policies, self._starts = budgets, policies, starts
-        self._room = room
+        self._budgets, self._policies, self._room, self._starts = budgets, policies, room, starts
         self._changed = asyncio.Event()
         """Set, and replaced, when a tenant changes."""
 
-    async def _check_budget(self, tenant: Tenant) -> None:
-        if self._budgets is not None:
-            await self._budgets.check(tenant.id)
-
     async def check_room(self, tenant: Tenant, *content: Any) -> None:
         """Count what comes into the log of a request. Raises `QuotaExceeded`."""
-        if self._room is not None and self._policies is not None:
-            limit = (await self._policies.of(tenant.id)).max_request_mb * _MB
-            size = sum(len(msgspec.json.encode(each)) for each in content)
-            await self._room.take(tenant.key, 2 * size + 1, limit)  # the prompt with it is recorded, too
+        limit = (await self._policies.of(tenant.id)).max_request_mb * _MB
+        size = sum(len(msgspec.json.encode(each)) for each in content)
+        await self._room.take(tenant.key, 2 * size + 1, limit)  # the prompt with it is recorded, too
 
-    async def admit_read(self, tenant: Tenant) -> None:
-        """Count a request that starts nothing. Raises `RateLimited`."""
-        if self._policies is None:
-            return
+    @contextmanager
+    def _counting_refusals(self, tenant: Tenant) -> Iterator[None]:
         try:
-            await self._quotas.take_read(tenant, (await self._policies.of(tenant.id)).reads_per_min)
+            yield
         except RateLimited as error:
             self._metrics.limited(tenant, error.metadata["reason"])
             raise
+
+    async def admit_read(self, tenant: Tenant) -> None:
+        """Count a request that starts nothing. Raises `RateLimited`."""
+        with self._counting_refusals(tenant):
+            await self._quotas.take_read(tenant, (await self._policies.of(tenant.id)).reads_per_min)
 
     @asynccontextmanager
     async def admit_call(self, tenant: Tenant, route: str) -> AsyncIterator[None]:
         """Count a call that starts no task against the limits. Raises `RateLimited`."""
         id = secrets.token_hex(8)
-        try:
+        with self._counting_refusals(tenant):
             await self._quotas.take_token(tenant)
-            await self._check_budget(tenant)
+            await self._budgets.check(tenant.id)
             await self._quotas.reserve(tenant, "", id)
-        except RateLimited as error:
-            self._metrics.limited(tenant, error.metadata["reason"])
-            raise
         with self._metrics.request(tenant, route):
             try:
                 yield
@@ -378,18 +359,15 @@ class Admission:
             metadata[AGENT_VERSION] = found.version
         key = call.idempotency_key or ("" if native else _content_key(message))
         message = replace(message, metadata=_without_hub_metadata(message.metadata))
-        try:
+        with self._counting_refusals(tenant):
             await self._quotas.take_token(tenant)
-            await self._check_budget(tenant)
+            await self._budgets.check(tenant.id)
             await self.check_room(tenant, message, metadata)
             if not message.task_id or call.names_tasks:
                 message = _with_ids(message)
                 call = replace(call, names_tasks=True)
             if (agent, message.task_id) not in self._quotas.of(tenant.key):
                 await self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
-        except RateLimited as error:
-            self._metrics.limited(tenant, error.metadata["reason"])
-            raise
         self._metrics.started(tenant.key, via)
         try:
             yield (replace(call, idempotency_key=key), replace(request, message=message, metadata=metadata))

@@ -62,9 +62,7 @@ BATCH = 200
 class TenantDeletion:
     """`folder`: where the folders of tenants are, `workspaces`; None if there are none. `contents`: of large files."""
 
-    def __init__(
-        self, database: Database, store: Store, folder: Path | None, contents: BlobSweeper | None = None
-    ) -> None:
+    def __init__(self, database: Database, store: Store, folder: Path | None, contents: BlobSweeper) -> None:
         self._store, self._folder, self._contents = store, folder, contents
         self.deletions = Deletions(database)
         self._wake = asyncio.Event()
@@ -91,8 +89,7 @@ class TenantDeletion:
             return False
         while await self.deletions.delete_rows(tenant.id):
             pass  # piece by piece: others write in between
-        if self._contents is not None:
-            await self._contents.delete_of_tenant(tenant.id)
+        await self._contents.delete_of_tenant(tenant.id)
         await self._delete_folder(tenant.id)
         await self.deletions.finish(tenant)
         log.info("tenant %d is deleted", tenant.id)

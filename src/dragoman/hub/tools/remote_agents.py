@@ -368,20 +368,16 @@ class HubPeers:
     Text of a model never becomes an address.
     """
 
-    def __init__(self, remotes: Peers | None, peers: Peers | None, catalogue: Catalogue) -> None:
+    def __init__(self, remotes: Peers, peers: Peers, catalogue: Catalogue) -> None:
         self._remotes, self._peers, self._catalogue = remotes, peers, catalogue
 
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
         code = scope.agent in self._catalogue.code and not name.startswith(PREFIX)
-        peers = self._peers if code else self._remotes
-        if peers is None:
-            raise Unavailable(f"there is no agent {name[:80]!r} here")
-        return await peers.find(name, scope)
+        return await (self._peers if code else self._remotes).find(name, scope)
 
     async def close(self) -> None:
-        for peers in (self._remotes, self._peers):
-            if peers is not None:
-                await peers.close()
+        await self._remotes.close()
+        await self._peers.close()
 
 
 class A2ATool(Tool):

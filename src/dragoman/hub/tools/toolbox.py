@@ -68,12 +68,11 @@ def toolbox(
     mcp: McpServers,
     remotes: RemoteAgents,
     sandbox: Sandbox | None = None,
-    artifacts: Artifacts | None = None,
+    artifacts: Artifacts,
     timezone: str = "",
 ) -> tuple[Tool, ...]:
     """Build every command. `model` answers `/advise`; `check` refuses addresses; `timezone` is that of schedules."""
     pictures = Pictures(database, model)
-    artifacts = artifacts or Artifacts(database)
     memories, todo = Memories(database), TodoTool(Todos(database))
 
     async def context(session: Session) -> list[str]:
