@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from dragoman.server.api_document import describe_routes
 from dragoman.server.routes import Route, RouteList, Table
 
 PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500
-_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class NodeView(Struct, frozen=True):
