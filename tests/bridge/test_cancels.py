@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.bridge import cancels
+from dragoman.bridge import answers
 from dragoman.client import Client
 from dragoman.errors import TaskNotCancelable
 from dragoman.model.task import TaskState
@@ -46,7 +46,7 @@ async def passing(agent: Canceling) -> AsyncIterator[Client]:
 
 
 async def test_a_cancel_that_the_agent_undoes_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancels, "_CHECK_SECONDS", (0.05, 0.05, 0.05))
+    monkeypatch.setattr(answers, "_CHECK_SECONDS", (0.05, 0.05, 0.05))
     async with passing(agent := Canceling(undoes=2)) as caller:
         assert (await caller.cancel("t1")).state is TaskState.CANCELED
         assert (await caller.get("t1")).state is TaskState.CANCELED
@@ -56,7 +56,7 @@ async def test_a_cancel_that_the_agent_undoes_is_done_again(monkeypatch: pytest.
 
 
 async def test_an_agent_that_undoes_every_cancel_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancels, "_CHECK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(answers, "_CHECK_SECONDS", (0.01, 0.01))
     async with passing(agent := Canceling(undoes=100)) as caller:
         await caller.cancel("t1")
         await until(lambda: caller.get("t1"), lambda found: found.state is TaskState.WORKING)

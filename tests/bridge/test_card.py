@@ -11,7 +11,7 @@ import pytest
 from dragoman import Principal, Skill
 from dragoman.auth import Bearer, hashed
 from dragoman.auth.keys import KeyRing
-from dragoman.bridge.card import BRIDGE
+from dragoman.bridge.settings import BRIDGE
 from dragoman.catalogue import AgentCatalogue
 from dragoman.client import connect
 from dragoman.client.transport.network import HttpTransport

@@ -18,8 +18,8 @@ import pytest
 from dragoman import connect
 from dragoman.bridge import upstream as upstream_module
 from dragoman.bridge.application import make_bridge
-from dragoman.bridge.errors import MAX_MESSAGE_CHARS
 from dragoman.bridge.settings import BridgeSettings, RouteSettings
+from dragoman.bridge.upstream import MAX_MESSAGE_CHARS
 from dragoman.client import Client, connection
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import MAX_EVENT

@@ -1,17 +1,27 @@
-"""Check that an agent answers what it was asked: about the task that was named, and with nothing after its end.
+"""Check what an agent answers, before anybody is told.
 
 A bridge passes on what an agent says, whatever that is. What it says about another task than the one it was asked about is not
-passed on: a caller would take it for its own.
+passed on: a caller would take it for its own. Nor is anything that comes after the end of a task.
+
+Some servers (a2a-sdk 0.3) store a late update of the work over the end of a canceled task. The agent answered that the task is canceled,
+nobody works on it, and from then on it is called working for ever. So a while after a cancel the task is asked for, and canceled
+again if it was undone (`CancelCheck`). In between, callers of this process are told what the answer to the cancel was.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dragoman.errors import InvalidAgentResponse
+from msgspec.structs import replace
+
+from dragoman.errors import A2AError, InvalidAgentResponse, keep_going
 from dragoman.model.content import Message
 from dragoman.model.ops import (
     Batch,
+    Call,
     CancelTask,
     CreatePushConfig,
     GetPushConfig,
@@ -21,10 +31,18 @@ from dragoman.model.ops import (
     SendMessage,
     SubscribeToTask,
 )
-from dragoman.model.task import ArtifactUpdate, Task
+from dragoman.model.task import ArtifactUpdate, Task, TaskState, TaskStatus
+
+logger = logging.getLogger("dragoman.bridge")
 
 MAX_BATCHES_AFTER_END = 16
 """A stream that goes on for longer after the end of its task is closed."""
+_CHECK_SECONDS = (1.0, 2.0, 4.0)
+"""When the task is asked for, each after the one before. Late updates have come by then."""
+_MAX_CHECKED = 1000
+"""Cancels that are checked at a time. More are not."""
+
+Ask = Callable[[Call, Request], Awaitable[Any]]
 
 
 def check_answer(request: Request, result: Any) -> None:
@@ -82,3 +100,47 @@ def _task_of(request: Request) -> str:
     if isinstance(request, SendMessage):
         return request.message.task_id
     return request.id if isinstance(request, GetTask | CancelTask | SubscribeToTask) else ""
+
+
+class CancelCheck:
+    """`ask` calls the agent. Only for agents that may undo cancels: a Dragoman server does not."""
+
+    def __init__(self, name: str, ask: Ask) -> None:
+        self._name, self._ask = name, ask
+        self._canceled: dict[str, TaskStatus] = {}
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def begin(self, call: Call, request: CancelTask, answer: Any) -> None:
+        """The agent answered a cancel."""
+        if not isinstance(answer, Task) or answer.state is not TaskState.CANCELED:
+            return
+        if request.id in self._canceled or len(self._checks) >= _MAX_CHECKED:
+            return
+        self._canceled[request.id] = answer.status
+        check = asyncio.create_task(self._check(replace(call, deadline=None), request))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    def correct(self, result: Any) -> Any:
+        """What callers are told of a task: one that was canceled a moment ago is canceled, whatever the agent says."""
+        if isinstance(result, Task) and not result.state.terminal and result.id in self._canceled:
+            return replace(result, status=self._canceled[result.id])
+        return result
+
+    async def close(self) -> None:
+        for check in self._checks:
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def _check(self, call: Call, request: CancelTask) -> None:
+        try:
+            with keep_going(logger, f"checking a cancel of {self._name}", A2AError):
+                for seconds in _CHECK_SECONDS:
+                    await asyncio.sleep(seconds)
+                    now: Task = await self._ask(call, GetTask(id=request.id, history_length=0))
+                    if now.state.terminal:
+                        return
+                    await self._ask(call, request)
+                logger.warning("%s undoes the cancel of a task again and again", self._name)
+        finally:
+            del self._canceled[request.id]

@@ -1,22 +1,30 @@
-"""The agent behind a route, as our engine and our bindings see it: its card, and who may call it for what."""
+"""The agent behind a route, as our engine and our bindings see it: its card, and who may call it for what.
+
+The card is the agent's own, with our interfaces, authentication and signature. The bindings add the interfaces, and the server signs
+the card with its own keys (`server/cards.py`). A signature of the agent would not fit any more. What was known of it is on
+the card, in an extension.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from functools import cached_property
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.agent.agent import Agent
 from dragoman.auth.requirements import need
-from dragoman.bridge.card import rewrite_card
 from dragoman.bridge.durable import follow
-from dragoman.bridge.settings import DURABLE, AuthSettings, RouteSettings
+from dragoman.bridge.settings import BRIDGE, DURABLE, AuthSettings, RouteSettings, SkillSettings
 from dragoman.bridge.upstream import Upstream, Verdict
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import Forbidden, InvalidParams, Unavailable
-from dragoman.model.card import AgentCard, Capabilities
+from dragoman.model.card import AgentCard, Capabilities, Extension, Skill
 from dragoman.model.ops import Call, GetExtendedCard, Principal, Request, Scope, SendMessage
+
+_NO_SETTINGS = SkillSettings()
 
 
 class BridgedAgent(Agent):
@@ -38,14 +46,7 @@ class BridgedAgent(Agent):
         """The card to show; as long as the upstream's is not known, one that says nothing about it."""
         upstream, verdict = self.upstream.known or self._unknown_card, self.upstream.verdict
         if self._shown is None or self._shown[0] is not upstream or self._shown[1] != verdict:
-            card = rewrite_card(
-                upstream,
-                mode=self.settings.mode,
-                auth=self.auth,
-                skills=self.settings.skills,
-                verdict=verdict,
-            )
-            self._shown = upstream, verdict, card
+            self._shown = upstream, verdict, self._rewrite(upstream)
         return self._shown[2]
 
     def published_card(self) -> AgentCard:
@@ -58,6 +59,47 @@ class BridgedAgent(Agent):
     def _unknown_card(self) -> AgentCard:
         streams = Capabilities(streaming=self.settings.mode == DURABLE)
         return AgentCard(name=self.name, description=self.name, capabilities=streams)
+
+    def _rewrite(self, card: AgentCard, principal: Principal | None = None) -> AgentCard:
+        """The card to show. `principal`: to this caller, with only the skills that it may use."""
+        capabilities = card.capabilities
+        others = (each for each in capabilities.extensions if each.uri != BRIDGE)
+        extended = True if capabilities.extended_agent_card and self.auth else None
+        capabilities = replace(
+            capabilities, extensions=(*others, self._extension()), extended_agent_card=extended
+        )
+        if self.settings.mode == DURABLE:
+            capabilities = replace(capabilities, streaming=True, push_notifications=True)
+        return replace(
+            card,
+            supported_interfaces=(),
+            signatures=(),
+            capabilities=capabilities,
+            skills=tuple(self._shown_skills(card, principal)),
+            security_schemes=self.auth.schemes,
+            security_requirements=self.auth.needing(),
+        )
+
+    def _shown_skills(self, card: AgentCard, principal: Principal | None) -> Iterator[Skill]:
+        """Skills with what a caller of ours needs for them. What the agent asks for is for us, not for them."""
+        for skill in card.skills:
+            settings = self.settings.skills.get(skill.id, _NO_SETTINGS)
+            if settings.hidden or (principal is not None and not principal.scopes >= set(settings.scopes)):
+                continue
+            needed = self.auth.needing(settings.scopes) if settings.scopes and self.auth else ()
+            same = skill.security_requirements == needed
+            yield skill if same else replace(skill, security_requirements=needed)
+
+    def _extension(self) -> Extension:
+        verdict = self.upstream.verdict
+        signature: dict[str, Any] = {"state": verdict.state}
+        if verdict.kid:
+            signature |= {"kid": verdict.kid, "algorithm": verdict.algorithm}
+        return Extension(
+            uri=BRIDGE,
+            description="A bridge stands between you and this agent",
+            params={"mode": self.settings.mode, "signature": signature},
+        )
 
     # -- what the engine asks ----------------------------------------------------------------------------------
 
@@ -101,14 +143,7 @@ class BridgedAgent(Agent):
         """The upstream's extended card, with the skills that this caller may use."""
         call = Call(scope=Scope(principal.tenant, self.id, principal.id), principal=principal)
         card: AgentCard = await self.upstream.call(call, GetExtendedCard())
-        return rewrite_card(
-            card,
-            mode=self.settings.mode,
-            auth=self.auth,
-            skills=self.settings.skills,
-            verdict=self.upstream.verdict,
-            principal=principal,
-        )
+        return self._rewrite(card, principal)
 
     def work(self, turn: Turn) -> Awaitable[None]:
         return follow(turn, self.upstream, self.peer)

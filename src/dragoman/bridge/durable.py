@@ -26,10 +26,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.bridge.card import BRIDGE
 from dragoman.bridge.credentials import CallerAway
-from dragoman.bridge.errors import MAX_MESSAGE_CHARS
-from dragoman.bridge.upstream import Upstream
+from dragoman.bridge.settings import BRIDGE
+from dragoman.bridge.upstream import MAX_MESSAGE_CHARS, Upstream
 from dragoman.client.deduplicate import missed_events
 from dragoman.client.resumable_stream import Stalled
 from dragoman.client.retry import can_repeat

@@ -9,6 +9,7 @@ waits is answered when the task stops.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from hashlib import sha256
@@ -18,14 +19,19 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.bridge.bridged_agent import BridgedAgent
-from dragoman.bridge.errors import for_callers
-from dragoman.bridge.upstream import Upstream
+from dragoman.bridge.upstream import MAX_MESSAGE_CHARS, NotCalled, Upstream
+from dragoman.client.transport.transport import NotSent
 from dragoman.engine.delegate import MAX_DEPTH
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
+    Forbidden,
+    InvalidAgentResponse,
     InvalidParams,
     TaskNotFound,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
     UnsupportedOperation,
 )
 from dragoman.model.ops import (
@@ -41,6 +47,8 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+
+logger = logging.getLogger("dragoman.bridge")
 
 R = TypeVar("R", bound=Request)
 
@@ -169,3 +177,24 @@ def _without_task(call: Call, request: Request, error: A2AError) -> SendMessage 
         return None
     message = request.message
     return replace(request, message=replace(message, task_id="")) if message.task_id else None
+
+
+def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
+    """The error for a caller of ours. It is not told where the agent is, nor that it refused credentials of ours. The agent's own
+    errors about a request are for the caller, and are passed on."""
+    if isinstance(error, NotCalled):
+        return Unavailable(error.message, retry_after=error.retry_after)
+    if isinstance(error, NotSent):
+        logger.warning("%s cannot be reached: %s", upstream.name, error.message)
+        return Unavailable("the agent behind this address cannot be reached", retry_after=1)
+    if isinstance(error, Unreachable):
+        logger.warning("%s did not answer: %s", upstream.name, error.message)
+        return Unreachable("the agent behind this address did not answer: it may have got the request")
+    if isinstance(error, InvalidAgentResponse):
+        logger.warning("%s sent what cannot be read: %s", upstream.name, error.message)
+        return InvalidAgentResponse("the agent behind this address sent an answer that cannot be read")
+    if isinstance(error, Unauthenticated | Forbidden) and not upstream.shows_callers:
+        logger.error("%s refuses the credentials of its route: %s", upstream.name, error.message)
+        return Unavailable("the agent behind this address refuses this server")
+    error.message = error.message[:MAX_MESSAGE_CHARS]
+    return error

@@ -39,6 +39,8 @@ Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(gt=0)]
 
 DURABLE, PASS = "durable", "pass"
+BRIDGE = "urn:dragoman:extension:bridge:v1"
+"""The URI of the extension on a card that names a bridge. See `docs/bridge.md`."""
 TABLES = ("agents", "auth")
 _NAME = re.compile(r"[A-Za-z0-9._~-]+")
 
@@ -121,6 +123,9 @@ class TokenIssuer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     client: tuple[str, str] | None = None
     """Of an introspection endpoint: our name there, and the secret (`env:NAME` reads a variable)."""
 
+    def needs(self, scopes: tuple[str, ...]) -> dict[str, Any]:
+        return {"tenant_claim": self.tenant_claim, "scopes": scopes}
+
 
 class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may call. Each of these is an alternative; without any, everybody may."""
@@ -142,47 +147,20 @@ class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             out.append(Bearer(_holders(self.tokens), scopes=scopes))
         if self.api_keys is not None:
             out.append(ApiKey(_holders(self.api_keys), scopes=scopes))
-        if self.oidc is not None:
+        if (given := self.oidc) is not None:
             from dragoman.auth.jwt import OIDC
 
-            given = self.oidc
-            out.append(
-                OIDC(
-                    given.url,
-                    given.audience,
-                    issuer=given.issuer,
-                    tenant_claim=given.tenant_claim,
-                    scopes=scopes,
-                )
-            )
-        if self.jwt is not None:
+            out.append(OIDC(given.url, given.audience, issuer=given.issuer, **given.needs(scopes)))
+        if (given := self.jwt) is not None:
             from dragoman.auth.jwt import JWT
 
-            given = self.jwt
-            out.append(
-                JWT(
-                    given.issuer,
-                    given.audience,
-                    jwks_url=given.jwks_url,
-                    tenant_claim=given.tenant_claim,
-                    scopes=scopes,
-                )
-            )
-        if self.introspection is not None:
+            out.append(JWT(given.issuer, given.audience, jwks_url=given.jwks_url, **given.needs(scopes)))
+        if (given := self.introspection) is not None:
             from dragoman.auth.introspection import Introspection
 
-            given = self.introspection
             client = None if given.client is None else (given.client[0], read_secret(given.client[1]))
-            out.append(
-                Introspection(
-                    given.url,
-                    given.audience,
-                    client=client,
-                    issuer=given.issuer,
-                    tenant_claim=given.tenant_claim,
-                    scopes=scopes,
-                )
-            )
+            more = given.needs(scopes)
+            out.append(Introspection(given.url, given.audience, client=client, issuer=given.issuer, **more))
         if self.mtls:
             out.append(MutualTLS(scopes=scopes))
         return out
@@ -262,10 +240,11 @@ def read_bridge(file: str | Path) -> BridgeSettings:
         entry = {"url": entry} if isinstance(entry, str) else entry
         route: RouteSettings = _read(path, where, entry, RouteSettings)
         route = replace(
-            route, path=route.path or f"/{name}", auth=_below(path, route.auth if route.auth else auth)
-        )
-        route = replace(
-            route, certificate=_beside(path, route.certificate), signed_by=_beside(path, route.signed_by)
+            route,
+            path=route.path or f"/{name}",
+            auth=_below(path, route.auth or auth),
+            certificate=_beside(path, route.certificate),
+            signed_by=_beside(path, route.signed_by),
         )
         try:
             check_route(name, route)

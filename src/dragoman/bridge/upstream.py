@@ -26,8 +26,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.bridge.answers import StreamCheck, check_answer
-from dragoman.bridge.cancels import CancelCheck
+from dragoman.bridge.answers import CancelCheck, StreamCheck, check_answer
 from dragoman.bridge.credentials import CallerAway, RouteCredentials, acting_for
 from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
@@ -35,6 +34,7 @@ from dragoman.client.discover import AgentCache
 from dragoman.client.oauth import CannotExchange, SubjectRefused, TokenUnavailable
 from dragoman.client.resumable_stream import ResumableStream
 from dragoman.client.retry import Policy
+from dragoman.client.routes import RoutedPeer
 from dragoman.client.transport.http_exchange import UNARY
 from dragoman.client.transport.transport import AnswerTooLarge, NotSent, Rejected
 from dragoman.errors import A2AError, Unauthenticated, Unavailable, Unreachable, keep_going
@@ -79,6 +79,8 @@ _READS = (GetTask, ListTasks, GetPushConfig, ListPushConfigs, GetExtendedCard)
 """Operations that change nothing."""
 _BEFORE_SENDING = (NotSent, CallerAway, SubjectRefused, CannotExchange)
 """Errors that say nothing about the agent: it was not called."""
+MAX_MESSAGE_CHARS = 2000
+"""Of the text of an error of an agent that is passed on."""
 _LEFT = "LEFT"
 """The outcome of a call that nobody waited for."""
 
@@ -242,22 +244,24 @@ class Upstream:
         )
 
     @property
+    def _peer(self) -> RoutedPeer | None:
+        """How the newest server is called; None until one is connected."""
+        return self._newest.peer if self._newest is not None else None
+
+    @property
     def deduplicates(self) -> bool:
         """True if it recognises a repeated `Idempotency-Key` and numbers its events: it is a Dragoman server."""
-        newest = self._newest
-        return newest is not None and newest.deduplicates
+        return self._peer is not None and self._peer.is_dragoman
 
     @property
     def names_tasks(self) -> bool:
         """True if whoever sends a message chooses the id of its task (0.1). A client uses the key of the call."""
-        newest = self._newest
-        return newest is not None and newest.names_tasks
+        return self._peer is not None and self._peer.dialect.names_tasks
 
     @property
     def shows_task_first(self) -> bool:
         """True if a subscription to one of its tasks begins with the task, as 1.0 requires."""
-        newest = self._newest
-        return newest is not None and newest.shows_task_first
+        return self._peer is not None and self._peer.dialect.is_current
 
     @property
     def is_full(self) -> bool:
@@ -627,16 +631,8 @@ class _Server:
             await connection.client.close()
 
     @property
-    def deduplicates(self) -> bool:
-        return self._connection is not None and self._connection.client.link.peer.is_dragoman
-
-    @property
-    def names_tasks(self) -> bool:
-        return self._connection is not None and self._connection.client.link.peer.dialect.names_tasks
-
-    @property
-    def shows_task_first(self) -> bool:
-        return self._connection is not None and self._connection.client.link.peer.dialect.is_current
+    def peer(self) -> RoutedPeer | None:
+        return self._connection.client.link.peer if self._connection is not None else None
 
     # -- health ------------------------------------------------------------------------------------------------
 
