@@ -12,27 +12,14 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Part, TaskState, Turn, connect, wrap
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    File,
-    Finished,
-    Instances,
-    Paused,
-    Progress,
-    Question,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-    work,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Instances, Start, work
 from dragoman.client import TaskFailed
 from dragoman.model.usage import USAGE, TokenUsage
 from tests.serving import Server
 from tests.waiting import until
 
-Run = Callable[[Start], AsyncGenerator[AnyEvent, None]]
+Run = Callable[[Start], AsyncGenerator[events.AnyEvent, None]]
 
 
 class Scripted:
@@ -41,7 +28,7 @@ class Scripted:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+    def run(self, start: Start) -> AsyncGenerator[events.AnyEvent, None]:
         return self._run(start)
 
 
@@ -55,19 +42,19 @@ def agent_of(run: Run, show_tools: bool = True) -> Agent:
     return agent
 
 
-async def tools(start: Start) -> AsyncGenerator[AnyEvent, None]:
-    yield Text(text="Let me ", message="1")
-    yield Text(text="look.", message="1")
+async def tools(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
+    yield events.Text(text="Let me ", message="1")
+    yield events.Text(text="look.", message="1")
     yield TokenUsage(input_tokens=3, output_tokens=1, model="m")
-    yield ToolCall(id="a", name="look", arguments={"secret": 1})
-    yield ToolResult(id="a", result="x" * 5000)
-    yield Progress(text="Thinking", metadata={"n": 1})
-    yield File(name="a.txt", raw=b"hello", media_type="text/plain")
-    yield Text(text="Found ", message="2")
-    yield Text(text="it.", message="2")
-    yield Data(value={"found": True})
+    yield events.ToolCall(id="a", name="look", arguments={"secret": 1})
+    yield events.ToolResult(id="a", result="x" * 5000)
+    yield events.Progress(text="Thinking", metadata={"n": 1})
+    yield events.File(name="a.txt", raw=b"hello", media_type="text/plain")
+    yield events.Text(text="Found ", message="2")
+    yield events.Text(text="it.", message="2")
+    yield events.Data(value={"found": True})
     yield TokenUsage(input_tokens=4, output_tokens=2, model="m")
-    yield Finished(state=None)
+    yield events.Finished(state=None)
 
 
 async def test_the_last_message_is_the_answer_and_the_others_are_status() -> None:
@@ -86,12 +73,12 @@ async def test_the_last_message_is_the_answer_and_the_others_are_status() -> Non
 
 
 async def test_a_call_that_is_told_again_is_shown_once_and_a_new_one_with_its_id_again() -> None:
-    async def calls(start: Start) -> AsyncGenerator[AnyEvent, None]:
+    async def calls(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
         for _ in range(2):
-            yield ToolCall(id="0", name="look")
-            yield ToolCall(id="0", name="look")
-            yield ToolResult(id="0", result="seen")
-        yield Finished(state=None)
+            yield events.ToolCall(id="0", name="look")
+            yield events.ToolCall(id="0", name="look")
+            yield events.ToolResult(id="0", result="seen")
+        yield events.Finished(state=None)
 
     async with agent_of(calls).test() as client:
         statuses = [piece.status async for piece in client.stream("go") if piece.status]
@@ -106,15 +93,15 @@ async def test_tools_can_be_hidden() -> None:
     assert "secret" not in str(reply.task)
 
 
-async def pauses(start: Start) -> AsyncGenerator[AnyEvent, None]:
+async def pauses(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
     if start.message is not None:
-        yes = Question(id="pay", text="Pay 300?", approval=True)
-        yield Paused(questions=(yes, Question(id="day", text="Which day?")), state={"n": 1})
+        yes = events.Question(id="pay", text="Pay 300?", approval=True)
+        yield events.Paused(questions=(yes, events.Question(id="day", text="Which day?")), state={"n": 1})
         return
     assert start.state == {"n": 1}
     pay, day = start.answers["pay"], start.answers["day"]
-    yield Text(text=f"{pay.value} {pay.reason!r} {day.value}")
-    yield Finished(state=None)
+    yield events.Text(text=f"{pay.value} {pay.reason!r} {day.value}")
+    yield events.Finished(state=None)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +138,12 @@ async def test_one_data_part_answers_several_questions() -> None:
         assert str(await reply.answer(Part(data=answers))) == "False 'broke' Friday"
 
 
-async def counts(start: Start) -> AsyncGenerator[AnyEvent, None]:
+async def counts(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
     n = (start.state or 0) + 1
     if start.turn.text == "fail":
         raise RuntimeError("as it was told")
-    yield Text(text=str(n))
-    yield Finished(state=n, failed="It failed." if start.turn.text == "refuse" else "")
+    yield events.Text(text=str(n))
+    yield events.Finished(state=n, failed="It failed." if start.turn.text == "refuse" else "")
 
 
 async def test_a_context_has_the_state_of_its_last_finished_run() -> None:
@@ -174,11 +161,11 @@ async def test_a_context_has_the_state_of_its_last_finished_run() -> None:
 async def test_a_message_that_comes_during_a_turn_begins_with_the_state_of_that_turn() -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(start: Start) -> AsyncGenerator[AnyEvent, None]:
+    async def slow(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
         began.set()
         await go_on.wait()
-        yield Text(text=f"{start.turn.text} after {start.state}")
-        yield Finished(state=start.turn.text)
+        yield events.Text(text=f"{start.turn.text} after {start.state}")
+        yield events.Finished(state=start.turn.text)
 
     async with agent_of(slow).test() as client:
         sent = await client.send("first", wait=False)
@@ -193,8 +180,8 @@ async def test_a_message_that_comes_during_a_turn_begins_with_the_state_of_that_
 
 
 async def test_an_adapter_that_does_not_say_how_it_ends_fails_the_task() -> None:
-    async def silent(start: Start) -> AsyncGenerator[AnyEvent, None]:
-        yield Text(text="hm")
+    async def silent(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
+        yield events.Text(text="hm")
 
     async with agent_of(silent).test() as client:
         with pytest.raises(TaskFailed) as failed:
@@ -206,7 +193,8 @@ CRASHES = """
 import os
 from pathlib import Path
 from dragoman import Agent, Turn
-from dragoman.adapters.adapter import Finished, Saved, Text, ToolCall, ToolResult, work
+from dragoman.adapters.adapter import work
+from dragoman.adapters.events import Finished, Saved, Text, ToolCall, ToolResult
 from dragoman.model.usage import TokenUsage
 
 home = Path(os.environ["HOME_OF_TEST"])

@@ -13,9 +13,10 @@ turn, so the task's log holds all that the framework needs to continue:
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,6 +26,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Struct
 
+from dragoman.adapters import events
+from dragoman.adapters.events import AnyEvent, RecordedEvent
 from dragoman.adapters.remote_agent import run_scope, run_turn
 from dragoman.engine.recorded import digest
 from dragoman.engine.records import Step
@@ -44,104 +47,7 @@ _TASKS_PER_PAGE = 2
 _LOG_BYTES = 1 << 20
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """Something that happened in a run."""
-
-
-class Text(Event, frozen=True):
-    """A piece of the answer. A new `message` replaces the text of the one before it: only the last is the answer."""
-
-    text: str
-    message: str = ""
-
-
-class ToolCall(Event, frozen=True):
-    id: str
-    name: str
-    arguments: Any = None
-
-
-class ToolResult(Event, frozen=True):
-    id: str
-    name: str = ""
-    result: Any = None
-    failed: bool = False
-
-
-class Progress(Event, frozen=True):
-    """Something to report that is not the answer."""
-
-    text: str = ""
-    metadata: dict[str, Any] = {}
-
-
-class File(Event, frozen=True):
-    """A file that was made: its bytes or its address."""
-
-    name: str = ""
-    raw: bytes | None = None
-    url: str = ""
-    media_type: str = ""
-
-
-class Data(Event, frozen=True):
-    """The answer as JSON."""
-
-    value: Any
-
-
-class Used(Event, frozen=True):
-    """What calls of models used, as it is recorded. Adapters yield the `TokenUsage` itself."""
-
-    usage: TokenUsage
-
-
-class Saved(Event, frozen=True):
-    """The run can continue from here if the process dies."""
-
-    state: Any
-
-
-class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a paused run wants to know. `approval`: yes or no."""
-
-    id: str
-    text: str
-    approval: bool = False
-    details: Any = None
-    schema: Any = None
-    auth: bool = False
-    """The caller has to authorise something, not to answer."""
-
-
-class Paused(Event, frozen=True):
-    """The run waits for answers, and needs this state to continue."""
-
-    questions: tuple[Question, ...]
-    state: Any
-
-
-class Finished(Event, frozen=True):
-    """The run is over. The next message of the context begins with this state."""
-
-    state: Any
-    failed: str = ""
-    """Why it did not succeed, in a sentence for the caller."""
-
-
-RecordedEvent = Text | ToolCall | ToolResult | Progress | File | Data | Used | Saved | Paused | Finished
-AnyEvent = RecordedEvent | TokenUsage
-_END = (Saved, Paused, Finished)
-
-
-class Answer(Struct, frozen=True, kw_only=True):
-    """An answer to a question."""
-
-    text: str
-    value: Any
-    """Its data, else its text. For an approval: whether it was given."""
-    reason: str = ""
-    """Why an approval was refused, if the answer says so."""
+_END = (events.Saved, events.Paused, events.Finished)
 
 
 class ToolResults:
@@ -222,13 +128,13 @@ class Start:
     state: Any
     tools: ToolResults
     message: Message | None = None
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    answers: Mapping[str, events.Answer] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the user for the framework's own function."""
 
 
-class Adapter(Protocol):
-    """Runs the agents of one framework."""
+class Runnable(Protocol):
+    """Runs an agent of one framework."""
 
     def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         """Run until the end or a pause. The last event is `Paused` or `Finished`. If it is closed or cancelled, the model
@@ -253,6 +159,95 @@ class Instances:
             yield self.first
 
 
+Convert = Callable[[Any], Any] | None
+
+
+class Adapter:
+    """Runs the agents of one framework: a `Runnable`. `input` and `output` are functions of the user, if there are any."""
+
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        self._objects, self._input, self._output = objects, input or self.default_input, output
+
+    def default_input(self, message: Message) -> Any:
+        """What the framework begins with, unless the user has a function for that."""
+        raise NotImplementedError
+
+    def answer(self, result: Any, default: Any = None, said: str | None = None) -> Iterator[AnyEvent]:
+        """The answer: what the user's function makes of `result`, else `default`. A text that was `said` is not sent again."""
+        found = default if self._output is None else self._output(result)
+        if isinstance(found, str):
+            if found != said:
+                yield events.Text(text=found, message="output")
+        elif found is not None:
+            yield events.Data(value=as_json(found))
+
+
+# -- values of frameworks --------------------------------------------------------------------------------------------
+
+
+def as_json(value: Any) -> Any:
+    """A value of a framework as JSON; what has no JSON form as its text."""
+    if isinstance(value, dict):
+        return {str(key): as_json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_json(member) for member in value]
+    try:
+        return plain(value)
+    except TypeError:
+        return str(value)
+
+
+def read_json(value: Any) -> Any:
+    """What a text says as JSON. A text that is none, and anything else, stays as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def text_in(value: Any, *names: str) -> str:
+    """The first of these members of an object that says something."""
+    members = value if isinstance(value, dict) else {}
+    return next((str(members[name]).strip() for name in names if members.get(name)), "")
+
+
+def describe_call(name: Any, arguments: Any) -> str:
+    """A call of a tool as text: `book(city='Rome')`."""
+    if isinstance(arguments, dict):
+        arguments = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return f"{name}({arguments or ''})"
+
+
+def ask_approval(id: str, tool: Any, arguments: Any, **more: Any) -> events.Question:
+    """Whether a tool may be called."""
+    details = {"tool": tool, "arguments": arguments, **more}
+    return events.Question(
+        id=id, text=f"Allow {describe_call(tool, arguments)}?", approval=True, details=details
+    )
+
+
+def convert_parts(
+    message: Message,
+    text: Callable[[str], Any],
+    raw: Callable[[Part, str], Any],
+    url: Callable[[Part, str], Any],
+) -> list[Any]:
+    """The parts of a message as a framework has them: texts and data, files with their bytes, and files elsewhere. The
+    functions for files get the media type, too."""
+    converted = []
+    for part in message.parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.text is not None:
+            converted.append(text(part.text))
+        elif part.raw is not None:
+            converted.append(raw(part, media_type))
+        elif part.url is not None:
+            converted.append(url(part, media_type))
+        else:
+            converted.append(text(json.dumps(part.data, ensure_ascii=False)))
+    return converted
+
+
 class _Segment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is recorded at a time: events, up to one of `Saved`, `Paused` and `Finished`."""
 
@@ -262,7 +257,7 @@ class _Segment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 RunOptions = Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]]
 
 
-async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools: bool) -> None:
+async def work(adapter: Runnable, turn: Turn, *, options: RunOptions, show_tools: bool) -> None:
     """Answer the message of a turn with the framework's agent."""
     run_scope.set(f"{turn.task_id}/{turn.n}")
     run_turn.set(turn)
@@ -276,7 +271,7 @@ async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools:
     )
     for n in count(1):
         end = await _run_once(adapter, start, output, f"run/{n}")
-        if isinstance(end, Finished):
+        if isinstance(end, events.Finished):
             output.close(end)
             return
         answers = await _ask(turn, end.questions, f"run/{n}")
@@ -289,7 +284,9 @@ async def work(adapter: Adapter, turn: Turn, *, options: RunOptions, show_tools:
         )
 
 
-async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -> Paused | Finished:
+async def _run_once(
+    adapter: Runnable, start: Start, output: _Output, key: str
+) -> events.Paused | events.Finished:
     """One run, up to a pause or the end: what is recorded of it, then the rest."""
     record = record_of(start.turn)
     n = 0
@@ -299,29 +296,33 @@ async def _run_once(adapter: Adapter, start: Start, output: _Output, key: str) -
         for event in segment.events:
             await output.put(event)
         end = segment.events[-1]
-        if isinstance(end, Paused | Finished):
+        if isinstance(end, events.Paused | events.Finished):
             return end
-        assert isinstance(end, Saved)
+        assert isinstance(end, events.Saved)
         n += 1
         tools = ToolResults(start.turn, key, n)
         start = Start(turn=start.turn, state=end.state, tools=tools, options=start.options)
-    events: list[RecordedEvent] = []
+    happened: list[RecordedEvent] = []
     output.segment = f"{key}/{n}"
     await record.may_begin()
     async with aclosing(adapter.run(start)) as run:
         async for each in run:
-            event = Used(usage=each) if isinstance(each, TokenUsage) else each
+            event = events.Used(usage=each) if isinstance(each, TokenUsage) else each
             await output.put(event)
-            last = events[-1] if events else None
-            if isinstance(event, Text) and isinstance(last, Text) and last.message == event.message:
-                events[-1] = Text(text=last.text + event.text, message=event.message)
+            last = happened[-1] if happened else None
+            if (
+                isinstance(event, events.Text)
+                and isinstance(last, events.Text)
+                and last.message == event.message
+            ):
+                happened[-1] = events.Text(text=last.text + event.text, message=event.message)
                 continue
-            events.append(event)
+            happened.append(event)
             if isinstance(event, _END):
-                await record.record(f"{key}/{n}", msgspec.to_builtins(_Segment(events=events)))
-                if isinstance(event, Paused | Finished):
+                await record.record(f"{key}/{n}", msgspec.to_builtins(_Segment(events=happened)))
+                if isinstance(event, events.Paused | events.Finished):
                     return event
-                events, n = [], n + 1
+                happened, n = [], n + 1
                 output.segment = f"{key}/{n}"
                 await record.may_begin()
     raise RuntimeError(f"{type(adapter).__name__} ended without Paused or Finished")
@@ -349,16 +350,16 @@ class _Output:
     async def put(self, event: RecordedEvent) -> None:
         turn = self._turn
         match event:
-            case Text():
+            case events.Text():
                 await self._put_text(event)
-            case ToolCall():
+            case events.ToolCall():
                 known = event.id in self._running  # a framework that resumes tells of a call again
                 self._running.add(event.id)
                 self._tools[event.id] = event.name
                 if self._show_tools and not known:
                     call = {"id": event.id, "name": event.name, "arguments": _short(event.arguments)}
                     await turn.status(f"Calling {event.name}", {"toolCall": call})
-            case ToolResult():
+            case events.ToolResult():
                 self._running.discard(event.id)
                 if not self._show_tools:
                     return
@@ -371,19 +372,19 @@ class _Output:
                 }
                 said = f"{name or 'A tool'} {'failed' if event.failed else 'answered'}"
                 await turn.status(said, {"toolResult": result})
-            case Progress():
+            case events.Progress():
                 await turn.status(event.text or (), event.metadata)
-            case File():
+            case events.File():
                 self._files += 1
                 name = event.name or f"file-{self._files}"
                 source = event.raw if event.raw is not None else event.url
                 await turn.file(source, name, event.media_type)
-            case Data():
+            case events.Data():
                 await turn.artifact("data").write(Part(data=event.value), last=True)
-            case Used():
+            case events.Used():
                 record_of(turn).add_usage(event.usage)
 
-    async def _put_text(self, event: Text) -> None:
+    async def _put_text(self, event: events.Text) -> None:
         result = self._turn.artifact("result")
         message = (self.segment, event.message)
         if self._message is not None and message != self._message and self._text:
@@ -396,7 +397,7 @@ class _Output:
             self._text += event.text
             await result.write(event.text)
 
-    def close(self, end: Finished) -> None:
+    def close(self, end: events.Finished) -> None:
         if self._text:
             self._turn.artifact("result").close()
         if end.failed:
@@ -415,9 +416,9 @@ def _short(value: Any) -> Any:
 # -- questions -----------------------------------------------------------------------------------------------------
 
 
-async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str, Answer]:
+async def _ask(turn: Turn, questions: Sequence[events.Question], key: str) -> dict[str, events.Answer]:
     """Ask one question after the other. A data part that maps ids of questions to answers answers several at once."""
-    answers: dict[str, Answer] = {}
+    answers: dict[str, events.Answer] = {}
     for place, question in enumerate(questions):
         if question.id in answers:
             continue
@@ -442,7 +443,7 @@ async def _ask(turn: Turn, questions: Sequence[Question], key: str) -> dict[str,
     return {each.id: answers[each.id] for each in questions}
 
 
-def _message(turn: Turn, text: str, open: Sequence[Question], key: str) -> Message:
+def _message(turn: Turn, text: str, open: Sequence[events.Question], key: str) -> Message:
     """The message that asks: the first of the open questions as text, all of them as data."""
     message = Message(message_id=f"{turn.task_id}-{turn.n}-{key.replace('/', '-')}", parts=(Part(text=text),))
     first = open[0]
@@ -461,23 +462,16 @@ def _message(turn: Turn, text: str, open: Sequence[Question], key: str) -> Messa
     return with_questions(message, described)
 
 
-def _read(question: Question, text: str, data: Any) -> Answer | None:
+def _read(question: events.Question, text: str, data: Any) -> events.Answer | None:
     """An answer as the question wants it; None if it does not fit."""
     if not question.approval:
-        value = data if data is not None else _from_json(text) if question.schema is not None else text
-        return Answer(text=text or (data if isinstance(data, str) else ""), value=value)
+        value = data if data is not None else read_json(text) if question.schema is not None else text
+        return events.Answer(text=text or (data if isinstance(data, str) else ""), value=value)
     try:
         said: Approval = read_value(Approval, text if data is None else data)
     except Unfit:
         return None
-    return Answer(text=text, value=said.approved, reason=said.comment)
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
+    return events.Answer(text=text, value=said.approved, reason=said.comment)
 
 
 # -- what is known of the context ----------------------------------------------------------------------------------
@@ -503,10 +497,10 @@ async def _state_of_context(turn: Turn) -> Any:
             return None
 
 
-async def _state_before_turn(turn: Turn) -> Finished | None:
+async def _state_before_turn(turn: Turn) -> events.Finished | None:
     """What an earlier turn of this task recorded last. (A message that comes during a turn begins another.)"""
     log, after = record_of(turn).journal.log, 0
-    found: Finished | None = None
+    found: events.Finished | None = None
     steps: dict[str, Step] = {}
     turns = 0
     while records := await log.read(turn.task_id, after=after, max_bytes=_LOG_BYTES):
@@ -522,11 +516,11 @@ async def _state_before_turn(turn: Turn) -> Finished | None:
     return _end_of(steps) or found
 
 
-def _end_of(steps: Mapping[str, Step]) -> Finished | None:
+def _end_of(steps: Mapping[str, Step]) -> events.Finished | None:
     """How the run ended whose steps these are, if it finished."""
     for key in reversed(list(steps)):
         if key.startswith("run/"):
-            events = msgspec.json.decode(steps[key].value, type=_Segment).events
-            if events and isinstance(events[-1], Finished):
-                return events[-1]
+            found = msgspec.json.decode(steps[key].value, type=_Segment).events
+            if found and isinstance(found[-1], events.Finished):
+                return found[-1]
     return None

@@ -30,46 +30,39 @@ from agent_framework import Message as ChatMessage
 from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
 from msgspec.structs import replace
 
+from dragoman.adapters import events
 from dragoman.adapters.adapter import (
-    Answer,
-    AnyEvent,
-    Data,
-    Finished,
+    Adapter,
+    Convert,
     Instances,
-    Paused,
-    Question,
-    Saved,
     Start,
-    Text,
-    ToolCall,
-    ToolResult,
     ToolResults,
+    ask_approval,
+    convert_parts,
+    read_json,
+    text_in,
 )
+from dragoman.adapters.events import AnyEvent
 from dragoman.model.content import Message, plain
 from dragoman.model.questions import read_value
 from dragoman.model.usage import TokenUsage
 
 
-def make_stateful_adapter(
-    objects: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> AgentFrameworkAdapter | WorkflowAdapter:
+def make_adapter(objects: Instances, input: Convert, output: Convert) -> Adapter:
     if isinstance(objects.first, Workflow):
         return WorkflowAdapter(objects, input, output)
     if not callable(getattr(objects.first, "create_session", None)):
         raise TypeError(f"{type(objects.first).__name__} is neither an agent nor a workflow")
-    return AgentFrameworkAdapter(objects.first, input or chat_message_of, output)
+    return AgentFrameworkAdapter(objects, input, output)
 
 
-class AgentFrameworkAdapter:
-    def __init__(self, agent: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
-        self._agent, self._input, self._output = agent, input, output
-
+class AgentFrameworkAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        state = start.state or {}
+        state, agent = start.state or {}, self._objects.first
         if "session" in state:
             session = AgentSession.from_dict(state["session"])
         else:
-            session = self._agent.create_session(session_id=start.turn.context_id)
+            session = agent.create_session(session_id=start.turn.context_id)
         if start.message is not None:
             given = self._input(start.message)
         else:
@@ -80,9 +73,9 @@ class AgentFrameworkAdapter:
             given = ChatMessage("user", answers)
         seen = _Seen()
         options = dict(start.options)
-        if "middleware" in inspect.signature(self._agent.run).parameters:
+        if "middleware" in inspect.signature(agent.run).parameters:
             options["middleware"] = [*(options.get("middleware") or ()), _Once(start.tools)]
-        stream = self._agent.run(given, stream=True, session=session, **options)
+        stream = agent.run(given, stream=True, session=session, **options)
         try:
             async for update in stream:
                 for event in seen.update(update):
@@ -97,29 +90,22 @@ class AgentFrameworkAdapter:
         kept: dict[str, Any] = {"session": session.to_dict()}
         if response.user_input_requests:
             kept["requests"] = [each.to_dict() for each in response.user_input_requests]
-            yield Paused(questions=tuple(map(_question, response.user_input_requests)), state=kept)
+            yield events.Paused(questions=tuple(map(_question, response.user_input_requests)), state=kept)
             return
-        if self._output is not None:
-            found = self._output(response)
-            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
-        elif getattr(response, "value", None) is not None:
-            yield Data(value=plain(response.value))
-        yield Finished(state=kept)
+        for event in self.answer(response, getattr(response, "value", None)):
+            yield event
+        yield events.Finished(state=kept)
+
+    def default_input(self, message: Message) -> Any:
+        return chat_message_of(message)
 
 
-class WorkflowAdapter:
-    def __init__(
-        self,
-        workflows: Instances,
-        input: Callable[[Any], Any] | None,
-        output: Callable[[Any], Any] | None,
-    ) -> None:
-        self._workflows, self._input, self._output = workflows, input or self._default_input, output
-        self._begin: Any = None
-        """A workflow that has not run: each context begins with it."""
+class WorkflowAdapter(Adapter):
+    _begin: Any = None
+    """A workflow that has not run: each context begins with it."""
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._workflows.take() as workflow:
+        async with self._objects.take() as workflow:
             saved, checkpoints = _Checkpoints(workflow), start.state or {}
             if self._begin is None:
                 self._begin = encode_checkpoint_value((await workflow._runner.build_checkpoint()).to_dict())
@@ -148,22 +134,21 @@ class WorkflowAdapter:
                     raise RuntimeError(event.details.message)
                 elif event.type == "superstep_started" and saved.latest is not last:
                     last = saved.latest
-                    yield Saved(state={"checkpoint": saved.encode(last)})
+                    yield events.Saved(state={"checkpoint": saved.encode(last)})
             kept = {"checkpoint": saved.encode(saved.latest)}
             requests = saved.latest.pending_request_info_events
         if requests:
-            yield Paused(
+            yield events.Paused(
                 questions=tuple(_question_of(id, each.data) for id, each in requests.items()), state=kept
             )
             return
-        if self._output is not None:
-            found = self._output(outputs)
-            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
-        yield Finished(state=kept)
+        for event in self.answer(outputs):
+            yield event
+        yield events.Finished(state=kept)
 
-    def _default_input(self, message: Message) -> Any:
+    def default_input(self, message: Message) -> Any:
         """What a workflow starts with: text, the data of a message, or a message of the framework."""
-        kinds = self._workflows.first.input_types
+        kinds = self._objects.first.input_types
         if isinstance(message.data, dict):
             return message.data
         return message.text if str in kinds else [chat_message_of(message)]
@@ -209,11 +194,11 @@ def _output(data: Any, seen: _Seen, outputs: list[Any]) -> Iterator[AnyEvent]:
         if data.usage_details:
             yield _usage(data.usage_details)
         if data.text:
-            yield Text(text=data.text, message=f"output-{len(outputs)}")
+            yield events.Text(text=data.text, message=f"output-{len(outputs)}")
     elif isinstance(data, str):
-        yield Text(text=data, message=f"output-{len(outputs)}")
+        yield events.Text(text=data, message=f"output-{len(outputs)}")
     elif data is not None:
-        yield Data(value=plain(data))
+        yield events.Data(value=plain(data))
 
 
 def _usage(used: Any, calls: int = 1, model: str = "") -> TokenUsage:
@@ -225,19 +210,18 @@ def _usage(used: Any, calls: int = 1, model: str = "") -> TokenUsage:
     )
 
 
-def _question_of(id: str, data: Any) -> Question:
+def _question_of(id: str, data: Any) -> events.Question:
     """What an executor asks: an approval of a tool, text, or an object with a prompt."""
     if isinstance(data, Content):
         return replace(_question(data), id=id)
     if isinstance(data, str):
-        return Question(id=id, text=data)
+        return events.Question(id=id, text=data)
     details = plain(data)
-    keys = ("prompt", "question", "message", "text") if isinstance(details, dict) else ()
-    text = next((str(details[key]) for key in keys if details.get(key)), "")
-    return Question(id=id, text=text or type(data).__name__, details=details)
+    text = text_in(details, "prompt", "question", "message", "text")
+    return events.Question(id=id, text=text or type(data).__name__, details=details)
 
 
-def _response(request: Any, answer: Answer) -> Any:
+def _response(request: Any, answer: events.Answer) -> Any:
     """An answer as the executor wants it."""
     if isinstance(request.data, Content):
         return request.data.to_function_approval_response(bool(answer.value))
@@ -285,7 +269,7 @@ class _Seen:
             if kind != "function_call" and kind != "usage":
                 yield from self._send_calls()
             if kind == "text" and content.text:
-                yield Text(text=content.text, message=f"message-{self._message}")
+                yield events.Text(text=content.text, message=f"message-{self._message}")
             elif kind == "function_call":
                 name, arguments = self._calls.get(content.call_id, ("", ""))
                 given = content.arguments
@@ -293,7 +277,7 @@ class _Seen:
                 self._calls[content.call_id] = (name or content.name or "", arguments + given)
             elif kind == "function_result":
                 self._message += 1
-                yield ToolResult(
+                yield events.ToolResult(
                     id=content.call_id,
                     result=content.result if isinstance(content.result, str) else str(content.result),
                     failed=bool(content.exception),
@@ -303,41 +287,20 @@ class _Seen:
 
     def _send_calls(self) -> Iterator[AnyEvent]:
         for id, (name, arguments) in self._calls.items():
-            yield ToolCall(id=id, name=name, arguments=_parse(arguments))
+            yield events.ToolCall(id=id, name=name, arguments=read_json(arguments or {}))
         self._calls = {}
 
 
 def chat_message_of(message: Message) -> Any:
-    contents: list[Any] = []
-    for part in message.parts:
-        media_type = part.media_type or "application/octet-stream"
-        if part.text is not None:
-            contents.append(Content.from_text(part.text))
-        elif part.raw is not None:
-            contents.append(Content.from_data(part.raw, media_type))
-        elif part.url is not None:
-            contents.append(Content.from_uri(part.url, media_type=media_type))
-        else:
-            contents.append(Content.from_text(json.dumps(part.data, ensure_ascii=False)))
+    contents = convert_parts(
+        message,
+        Content.from_text,
+        lambda part, media_type: Content.from_data(part.raw, media_type),
+        lambda part, media_type: Content.from_uri(part.url, media_type=media_type),
+    )
     return ChatMessage("user", contents)
 
 
-def _question(request: Any) -> Question:
+def _question(request: Any) -> events.Question:
     call = request.function_call
-    arguments = _parse(call.arguments) if isinstance(call.arguments, str) else call.arguments or {}
-    given = arguments
-    if isinstance(arguments, dict):
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return Question(
-        id=request.id,
-        text=f"Allow {call.name}({given})?",
-        approval=True,
-        details={"tool": call.name, "arguments": arguments},
-    )
-
-
-def _parse(arguments: str) -> Any:
-    try:
-        return json.loads(arguments) if arguments else {}
-    except ValueError:
-        return arguments
+    return ask_approval(request.id, call.name, read_json(call.arguments or {}))

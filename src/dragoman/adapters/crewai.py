@@ -12,7 +12,6 @@ of a model or of a tool, or at the next piece of text of a model.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
@@ -37,19 +36,9 @@ from crewai.types.usage_metrics import UsageMetrics
 from crewai_core.printer import set_suppress_console_output
 from pydantic import BaseModel, PrivateAttr
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    Finished,
-    Instances,
-    Paused,
-    Question,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-    ToolResults,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Convert, Instances, Start, ToolResults, read_json
+from dragoman.adapters.events import AnyEvent
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
@@ -62,9 +51,7 @@ _ASKED = "ask"
 _FEEDBACK = "feedback"
 
 
-def make_stateful_adapter(
-    objects: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> FlowAdapter | CrewAdapter:
+def make_adapter(objects: Instances, input: Convert, output: Convert) -> Adapter:
     if isinstance(objects.first, Flow):
         if flow_config.hitl_provider is None:
             flow_config.hitl_provider = _Asks()
@@ -74,12 +61,7 @@ def make_stateful_adapter(
     return CrewAdapter(objects, input, output)
 
 
-class FlowAdapter:
-    def __init__(
-        self, flows: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-    ) -> None:
-        self._flows, self._input, self._output = flows, input or self._default_input, output
-
+class FlowAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         state = start.state or {}
         saved = _InLog()
@@ -107,32 +89,32 @@ class FlowAdapter:
             yield event
         if run.asked is not None:  # the run begins again with the answer
             kept = {**state, **begun, "asked": run.asked, "answered": answered}
-            yield Paused(questions=(Question(id=_ASKED, text=run.asked),), state=kept)
+            yield events.Paused(questions=(events.Question(id=_ASKED, text=run.asked),), state=kept)
             return
         kept = {"id": flow.flow_id, "state": _state_of(flow)}
         result = run.result
         if isinstance(result, HumanFeedbackPending):
             context = result.context.to_dict()
             history = [_feedback_as_json(each) for each in flow.human_feedback_history]
-            yield Paused(
+            yield events.Paused(
                 questions=(_question(result.context),), state={**kept, "pending": context, "history": history}
             )
             return
-        for event in _answer(result, self._output, run.text):
+        for event in self.answer(result, _content_of(result), run.text):
             yield event
-        yield Finished(state=kept)
+        yield events.Finished(state=kept)
 
     def _new(self, persistence: Any) -> Any:
         """A flow for one run."""
-        if self._flows.make is not None:
-            flow = self._flows.make()
+        if self._objects.make is not None:
+            flow = self._objects.make()
             flow.persistence = persistence
             flow._instance_persistence = True
             return flow
         return self._build(persistence)
 
     def _build(self, persistence: Any) -> Any:
-        first = self._flows.first
+        first = self._objects.first
         fields = {name: getattr(first, name) for name in first.model_fields_set if name != "persistence"}
         if type(first) is Flow:  # made of a declaration
             return Flow.from_declaration(contents=first._definition, persistence=persistence, **fields)
@@ -140,8 +122,8 @@ class FlowAdapter:
 
     def _continued(self, state: dict[str, Any], persistence: Any) -> Any:
         """A flow that waits for feedback."""
-        first = self._flows.first
-        if self._flows.make is not None:
+        first = self._objects.first
+        if self._objects.make is not None:
             flow = self._new(persistence)
             flow._initialize_state(state["state"])
             flow._pending_feedback_context = PendingFeedbackContext.from_dict(state["pending"])
@@ -158,23 +140,21 @@ class FlowAdapter:
         flow.human_feedback_history = [_feedback_of(each) for each in state.get("history", ())]
         return flow
 
-    def _default_input(self, message: Message) -> dict[str, Any]:
+    def default_input(self, message: Message) -> dict[str, Any]:
         """What a flow starts with: the data of a message, or its text as a field of the state."""
         if isinstance(message.data, dict):
             return message.data
-        known = self._flows.first.state
+        known = self._objects.first.state
         if not isinstance(known, BaseModel):
             return {"message": message.text}
         fields = {name: field for name, field in type(known).model_fields.items() if name != "id"}
         return {_field_for_text([name for name, f in fields.items() if f.annotation is str]): message.text}
 
 
-class CrewAdapter:
-    def __init__(
-        self, crews: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-    ) -> None:
-        self._crews, self._input, self._output = crews, input, output
-        for task in crews.first.tasks:
+class CrewAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        for task in objects.first.tasks:
             if task.human_input:
                 raise TypeError(
                     "a task with human_input=True asks on the console: put the crew into a Flow, and the question into a"
@@ -182,33 +162,28 @@ class CrewAdapter:
                 )
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        crew = self._crews.make() if self._crews.make is not None else self._crews.first.copy()
+        crews = self._objects
+        crew = crews.make() if crews.make is not None else crews.first.copy()
         crew.stream = False
         enable_agent_streaming(crew.agents)
-        message = start.turn.message
-        if self._input is not None:
-            inputs = self._input(message)
-        else:
-            inputs = await self._default_input(start, message)
+        inputs = self._input(start.turn.message)
+        if _CONVERSATION in crews.first.fetch_inputs() and self._input == self.default_input:
+            said = await start.turn.conversation()
+            lines = [f"{'User' if each.by_user else 'Agent'}: {each.text}" for each in said[:-1]]
+            inputs = {_CONVERSATION: "\n".join(lines) or "(nothing was said before)", **inputs}
         run = _Run(start.tools, partial(crew.akickoff, inputs=inputs, **start.options))
         async for event in run.events():
             yield event
-        for event in _answer(run.result, self._output, run.text):
+        for event in self.answer(run.result, _content_of(run.result), run.text):
             yield event
-        yield Finished(state=None)
+        yield events.Finished(state=None)
 
-    async def _default_input(self, start: Start, message: Message) -> dict[str, Any]:
+    def default_input(self, message: Message) -> dict[str, Any]:
         """The placeholders of the crew: from the data of a message, or one of them from its text."""
-        names = self._crews.first.fetch_inputs()
-        given: dict[str, Any] = {}
-        if _CONVERSATION in names:
-            said = await start.turn.conversation()
-            lines = [f"{'User' if each.by_user else 'Agent'}: {each.text}" for each in said[:-1]]
-            given[_CONVERSATION] = "\n".join(lines) or "(nothing was said before)"
         if isinstance(message.data, dict):
-            return {**given, **message.data}
-        open = sorted(names - {_CONVERSATION})
-        return {**given, _field_for_text(open) if open else "message": message.text}
+            return message.data
+        open = sorted(self._objects.first.fetch_inputs() - {_CONVERSATION})
+        return {_field_for_text(open) if open else "message": message.text}
 
 
 def _field_for_text(names: list[str]) -> str:
@@ -296,7 +271,7 @@ class _Run:
             if event.chunk and event.tool_call is None:
                 self.text = event.chunk if event.call_id != self._message else self.text + event.chunk
                 self._message = event.call_id
-                yield Text(text=event.chunk, message=event.call_id)
+                yield events.Text(text=event.chunk, message=event.call_id)
         elif isinstance(event, LLMCallCompletedEvent):
             used = UsageMetrics.from_provider_dict(event.usage) or UsageMetrics()
             yield TokenUsage(
@@ -308,12 +283,12 @@ class _Run:
             )
         elif isinstance(event, ToolUsageStartedEvent):
             id = self._calls[event.event_id] = f"{event.tool_name}-{len(self._calls) + 1}"
-            yield ToolCall(id=id, name=event.tool_name, arguments=_arguments(event.tool_args))
+            yield events.ToolCall(id=id, name=event.tool_name, arguments=read_json(event.tool_args))
         else:
             id = self._calls.get(event.started_event_id or "", event.tool_name)
             failed = isinstance(event, ToolUsageErrorEvent) or event.failure is not None
             result = str(event.error if isinstance(event, ToolUsageErrorEvent) else event.output)
-            yield ToolResult(id=id, name=event.tool_name, result=result, failed=failed)
+            yield events.ToolResult(id=id, name=event.tool_name, result=result, failed=failed)
 
     def _before_model(self, context: Any) -> None:
         if self._stopped:
@@ -353,13 +328,6 @@ _SHOWN = (
     ToolUsageFinishedEvent,
     ToolUsageErrorEvent,
 )
-
-
-def _arguments(given: Any) -> Any:
-    try:
-        return json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
 
 
 # -- questions and state -------------------------------------------------------------------------------------------
@@ -408,7 +376,7 @@ def _state_of(flow: Any) -> Any:
     return plain(flow._copy_and_serialize_state())
 
 
-def _question(context: Any) -> Question:
+def _question(context: Any) -> events.Question:
     """What a method with `@human_feedback` asks: its message, and what the method returned."""
     shown = context.method_output
     text = context.message
@@ -417,7 +385,7 @@ def _question(context: Any) -> Question:
     details: dict[str, Any] = {"method": context.method_name, "output": context._make_json_safe(shown)}
     if context.emit:
         details["outcomes"] = list(context.emit)
-    return Question(id=_FEEDBACK, text=text, details=details)
+    return events.Question(id=_FEEDBACK, text=text, details=details)
 
 
 def _feedback_as_json(result: Any) -> dict[str, Any]:
@@ -436,19 +404,11 @@ def _feedback_of(saved: dict[str, Any]) -> Any:
     return HumanFeedbackResult(**{**saved, "timestamp": datetime.fromisoformat(saved["timestamp"])})
 
 
-def _answer(result: Any, output: Callable[[Any], Any] | None, said: str) -> Iterator[AnyEvent]:
-    """What of the result is the answer and was not sent yet."""
-    if output is not None:
-        found = output(result)
-    elif isinstance(result, HumanFeedbackResult):
-        found = result.output
-    elif hasattr(result, "raw"):  # of a crew, or of an agent
+def _content_of(result: Any) -> Any:
+    """What of a result is the answer."""
+    if isinstance(result, HumanFeedbackResult):
+        return result.output
+    if hasattr(result, "raw"):  # of a crew, or of an agent
         structured = getattr(result, "pydantic", None) or getattr(result, "json_dict", None)
-        found = structured if structured is not None else result.raw
-    else:
-        found = result
-    if isinstance(found, str):
-        if found != said:
-            yield Text(text=found, message="output")
-    elif found is not None:
-        yield Data(value=plain(found))
+        return structured if structured is not None else result.raw
+    return result

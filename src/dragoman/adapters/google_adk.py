@@ -7,8 +7,7 @@ answered do not run again.
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -21,20 +20,18 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
 from google.genai import types
 
+from dragoman.adapters import events
 from dragoman.adapters.adapter import (
-    Answer,
-    AnyEvent,
-    Data,
-    File,
-    Finished,
-    Paused,
-    Question,
+    Adapter,
+    Convert,
+    Instances,
     Start,
-    Text,
-    ToolCall,
-    ToolResult,
     ToolResults,
+    ask_approval,
+    convert_parts,
+    describe_call,
 )
+from dragoman.adapters.events import AnyEvent
 from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
 
@@ -45,16 +42,13 @@ _REQUESTS = (_CONFIRMATION, _INPUT, _CREDENTIAL)
 _USER = "caller"
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> GoogleADKAdapter:
-    return GoogleADKAdapter(obj, input or content_of, output)
+class GoogleADKAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        self._obj, self._app = objects.first, objects.first.name
 
-
-class GoogleADKAdapter:
-    def __init__(self, obj: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
-        self._obj, self._input, self._output = obj, input, output
-        self._app = obj.name
+    def default_input(self, message: Message) -> Any:
+        return content_of(message)
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         sessions, session_id = InMemorySessionService(), start.turn.context_id
@@ -72,9 +66,9 @@ class GoogleADKAdapter:
         seen = _Seen()
         runner = self._runner(sessions)
         runner.plugin_manager.plugins.insert(0, _Once(start.tools))
-        events = runner.run_async(user_id=_USER, session_id=session_id, new_message=content, **options)
-        async with aclosing(events):
-            async for event in events:
+        said = runner.run_async(user_id=_USER, session_id=session_id, new_message=content, **options)
+        async with aclosing(said):
+            async for event in said:
                 for each in seen.event(event):
                     yield each
         session = await sessions.get_session(app_name=self._app, user_id=_USER, session_id=session_id)
@@ -84,19 +78,15 @@ class GoogleADKAdapter:
             state["credentials"] = {
                 call.id: plain(call.args) for call in seen.requests if call.name == _CREDENTIAL
             }
-            yield Paused(questions=tuple(map(_question, seen.requests)), state=state)
+            yield events.Paused(questions=tuple(map(_question, seen.requests)), state=state)
             return
         if seen.error:
-            yield Finished(state=state, failed=seen.error)
+            yield events.Finished(state=state, failed=seen.error)
             return
-        if self._output is not None:
-            found = self._output(seen.output if seen.output is not None else seen.text)
-            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
-        elif seen.output is not None and not isinstance(seen.output, str):
-            yield Data(value=plain(seen.output))
-        elif isinstance(seen.output, str) and not seen.text:
-            yield Text(text=seen.output, message="output")
-        yield Finished(state=state)
+        output = seen.output if seen.output is not None else seen.text
+        for each in self.answer(output, None if isinstance(output, str) and seen.text else output):
+            yield each
+        yield events.Finished(state=state)
 
     def _runner(self, sessions: Any) -> Any:
         services = {"session_service": sessions, "artifact_service": InMemoryArtifactService()}
@@ -104,6 +94,9 @@ class GoogleADKAdapter:
             return Runner(app=self._obj, **services)
         kind = "agent" if isinstance(self._obj, BaseAgent) else "node"
         return Runner(app_name=self._app, **{kind: self._obj}, **services)
+
+
+make_adapter = GoogleADKAdapter
 
 
 class _Once(BasePlugin):  # type: ignore[misc]
@@ -151,14 +144,16 @@ class _Seen:
                 if event.partial or not self._streamed:
                     self._streamed = self._streamed or bool(event.partial)
                     self.text = part.text
-                    yield Text(text=part.text, message=f"message-{self._message}")
+                    yield events.Text(text=part.text, message=f"message-{self._message}")
             elif part.function_call and not event.partial:
                 yield from self._call(part.function_call, event.long_running_tool_ids or ())
             elif part.function_response and event.author != "user":
                 yield from self._response(part.function_response)
             elif part.inline_data and not event.partial:
                 data = part.inline_data
-                yield File(name=data.display_name or "", raw=data.data, media_type=data.mime_type or "")
+                yield events.File(
+                    name=data.display_name or "", raw=data.data, media_type=data.mime_type or ""
+                )
         if event.partial:
             return
         if parts:
@@ -178,7 +173,7 @@ class _Seen:
         if call.name in _REQUESTS:
             self.requests.append(call)
             return
-        yield ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
+        yield events.ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
         if call.id in long_running:  # if it does not answer itself, somebody else does
             self.requests.append(call)
 
@@ -192,24 +187,19 @@ class _Seen:
             found = response.response
             result = found.get("result", found) if isinstance(found, dict) else found
             failed = isinstance(found, dict) and "error" in found
-            yield ToolResult(
+            yield events.ToolResult(
                 id=response.id or response.name, name=response.name, result=result, failed=failed
             )
 
 
 def content_of(message: Message) -> Any:
     """A message as ADK's content."""
-    parts = []
-    for part in message.parts:
-        media_type = part.media_type or "application/octet-stream"
-        if part.text is not None:
-            parts.append(types.Part(text=part.text))
-        elif part.raw is not None:
-            parts.append(types.Part.from_bytes(data=part.raw, mime_type=media_type))
-        elif part.url is not None:
-            parts.append(types.Part.from_uri(file_uri=part.url, mime_type=media_type))
-        else:
-            parts.append(types.Part(text=json.dumps(part.data, ensure_ascii=False)))
+    parts = convert_parts(
+        message,
+        lambda text: types.Part(text=text),
+        lambda part, media_type: types.Part.from_bytes(data=part.raw, mime_type=media_type),
+        lambda part, media_type: types.Part.from_uri(file_uri=part.url, mime_type=media_type),
+    )
     return types.Content(role="user", parts=parts)
 
 
@@ -218,28 +208,23 @@ def _original(call: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _question(call: Any) -> Question:
+def _question(call: Any) -> events.Question:
     details = call.args or {}
     if call.name == _CONFIRMATION:
         original, hint = _original(call), details.get("toolConfirmation", {}).get("hint", "")
-        given = ", ".join(f"{name}={value!r}" for name, value in original.get("args", {}).items())
-        return Question(
-            id=call.id,
-            text=f"Allow {original.get('name')}({given})?",
-            approval=True,
-            details={"tool": original.get("name"), "arguments": original.get("args", {}), "hint": hint},
-        )
+        return ask_approval(call.id, original.get("name"), original.get("args", {}), hint=hint)
     if call.name == _CREDENTIAL:
         config = _auth_config(details)
         page = ((config.get("exchangedAuthCredential") or {}).get("oauth2") or {}).get("authUri")
         said = f"Authorisation is needed: open {page} and send the address that it leads to." if page else ""
-        return Question(id=call.id, text=said or "Credentials are needed.", details=plain(details), auth=True)
+        return events.Question(
+            id=call.id, text=said or "Credentials are needed.", details=plain(details), auth=True
+        )
     if call.name != _INPUT:
-        given = ", ".join(f"{name}={value!r}" for name, value in details.items())
-        return Question(id=call.id, text=f"{call.name}({given})?", details=details)
+        return events.Question(id=call.id, text=f"{describe_call(call.name, details)}?", details=details)
     text = details.get("message") or "Input is needed."
     schema = details.get("responseSchema") or details.get("response_schema")
-    return Question(id=call.id, text=text, details=details, schema=schema)
+    return events.Question(id=call.id, text=text, details=details, schema=schema)
 
 
 def _answers(start: Start) -> Any:
@@ -273,7 +258,7 @@ def _credential(arguments: Any, text: str) -> dict[str, Any]:
     return {**config, "exchangedAuthCredential": credential}
 
 
-def _response(name: str, answer: Answer) -> dict[str, Any]:
+def _response(name: str, answer: events.Answer) -> dict[str, Any]:
     if name == _CONFIRMATION:
         return {"confirmed": bool(answer.value)}
     if isinstance(answer.value, dict):

@@ -6,7 +6,8 @@ The graph's checkpoints go to the task's log. A checkpointer that the graph was 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Unpack, get_type_hints
 
@@ -17,24 +18,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
-from dragoman.adapters.adapter import (
-    Answer,
-    AnyEvent,
-    Data,
-    Finished,
-    Paused,
-    Progress,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Convert, Instances, Start, as_json, ask_approval, text_in
+from dragoman.adapters.events import AnyEvent
 from dragoman.adapters.remote_agent import Outcome, RemoteAgent
 from dragoman.client.connection import ConnectOptions
 from dragoman.errors import InvalidParams
-from dragoman.model.content import Message, plain
+from dragoman.model.content import Message
 from dragoman.model.usage import TokenUsage
 
 __all__ = ["agent_as_tool"]
@@ -46,19 +36,11 @@ _STOPPED = "next"
 """The id of the question of a graph that stopped at a breakpoint."""
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> LangGraphAdapter:
-    graph = obj if isinstance(obj, Pregel) else obj.compile()  # a graph that is not compiled yet
-    return LangGraphAdapter(graph, input, output)
-
-
-class LangGraphAdapter:
-    def __init__(
-        self, graph: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-    ) -> None:
-        self._graph, self._output = graph, output
-        self._input = input or self._default_input
+class LangGraphAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        graph = objects.first
+        self._graph = graph if isinstance(graph, Pregel) else graph.compile()
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         saver = LogSaver(start.state)
@@ -71,7 +53,7 @@ class LangGraphAdapter:
             given = self._input(start.message)
         elif _STOPPED in start.answers:
             if not start.answers[_STOPPED].value:
-                yield Finished(state=saver.dump(finished=True), failed="The caller stopped it.")
+                yield events.Finished(state=saver.dump(finished=True), failed="The caller stopped it.")
                 return
         elif start.answers:
             given = Command(resume=_resume_values(start.answers))
@@ -90,16 +72,17 @@ class LangGraphAdapter:
                 elif mode == "custom":
                     yield _progress(content)
                 elif not namespace and content["metadata"].get("source") == "loop" and content["next"]:
-                    yield Saved(state=saver.dump())
+                    yield events.Saved(state=saver.dump())
         state = await graph.aget_state(config, subgraphs=False)
         if questions := tuple(_questions(state)):
-            yield Paused(questions=questions, state=saver.dump())
+            yield events.Paused(questions=questions, state=saver.dump())
             return
-        for event in self._answer(state.values, seen):
+        final = self.answer(state.values) if self._output is not None else self._final(state.values, seen)
+        for event in final:
             yield event
-        yield Finished(state=saver.dump(finished=True))
+        yield events.Finished(state=saver.dump(finished=True))
 
-    def _default_input(self, message: Message) -> Any:
+    def default_input(self, message: Message) -> Any:
         """A message for the graph: as one of `messages`, as the state that its data gives, or as the only text."""
         fields = self._input_fields()
         if "messages" in fields:
@@ -121,23 +104,22 @@ class LangGraphAdapter:
         schema = getattr(builder, "input_schema", None) or getattr(builder, "state_schema", None)
         return get_type_hints(schema) if schema is not None else {}
 
-    def _answer(self, values: Any, seen: _Seen) -> Iterator[AnyEvent]:
+    def _final(self, values: Any, seen: _Seen) -> Iterator[AnyEvent]:
         """What of the final state is the answer and was not sent yet."""
-        if self._output is not None:
-            found = self._output(values)
-            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
-            return
         messages = values.get("messages") if isinstance(values, dict) else None
         if isinstance(messages, list):
             last = messages[-1] if messages else None
             if isinstance(last, AIMessage) and (last.id or "") != seen.last and (text := _text_of(last)):
-                yield Text(text=text, message=f"{last.id}/whole")
+                yield events.Text(text=text, message=f"{last.id}/whole")
             if values.get("structured_response") is not None:
-                yield Data(value=_json(values["structured_response"]))
+                yield events.Data(value=as_json(values["structured_response"]))
         elif isinstance(values, str):
-            yield Text(text=values, message="output")
+            yield events.Text(text=values, message="output")
         elif values is not None and not seen.last:
-            yield Data(value=_json(values))
+            yield events.Data(value=as_json(values))
+
+
+make_adapter = LangGraphAdapter
 
 
 class _Seen:
@@ -161,7 +143,7 @@ class _Seen:
                     self.last
                 )  # models that run side by side: the one that began last is shown
             self.last = id
-            yield Text(text=text, message=id)
+            yield events.Text(text=text, message=id)
         yield from self._usage(message, metadata.get("ls_model_name") or "")
 
     def _usage(self, message: AIMessage, model: str) -> Iterator[AnyEvent]:
@@ -187,10 +169,10 @@ class _Seen:
                     id = call.get("id") or f"{message.id}/{call['name']}"
                     if id not in self._called:
                         self._called.add(id)
-                        yield ToolCall(id=id, name=call["name"], arguments=_json(call["args"]))
+                        yield events.ToolCall(id=id, name=call["name"], arguments=as_json(call["args"]))
             elif isinstance(message, ToolMessage) and message.tool_call_id not in self._returned:
                 self._returned.add(message.tool_call_id)
-                yield ToolResult(
+                yield events.ToolResult(
                     id=message.tool_call_id,
                     name=message.name or "",
                     result=_text_of(message),
@@ -231,72 +213,54 @@ def content_of(message: Message, *, without_data: bool = False) -> Any:
                 block["url"] = part.url or ""
             blocks.append({**block, "mime_type": part.media_type or "application/octet-stream"})
         elif not without_data:
-            blocks.append({"type": "text", "text": Message(parts=(part,)).text or _dump(part.data)})
+            blocks.append(
+                {
+                    "type": "text",
+                    "text": Message(parts=(part,)).text or json.dumps(part.data, ensure_ascii=False),
+                }
+            )
     if all(block["type"] == "text" for block in blocks):
         return "\n".join(block["text"] for block in blocks)
     return blocks
 
 
-def _dump(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _json(value: Any) -> Any:
-    """A value of a graph's state as JSON; what has no JSON form as its text."""
-    if isinstance(value, dict):
-        return {str(key): _json(member) for key, member in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_json(member) for member in value]
-    try:
-        return plain(value)
-    except TypeError:
-        return str(value)
-
-
-def _progress(content: Any) -> Progress:
+def _progress(content: Any) -> events.Progress:
     if isinstance(content, str):
-        return Progress(text=content)
-    return Progress(metadata={"custom": _json(content)})
+        return events.Progress(text=content)
+    return events.Progress(metadata={"custom": as_json(content)})
 
 
 # -- pauses --------------------------------------------------------------------------------------------------------
 
 
-def _questions(state: Any) -> Iterator[Question]:
+def _questions(state: Any) -> Iterator[events.Question]:
     """The questions of a graph that stopped: its interrupts, or the breakpoint where it is."""
     for each in state.interrupts:
         yield from _questions_of(each)
     if not state.interrupts and state.next:
         where = ", ".join(state.next)
-        yield Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
+        yield events.Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
 
 
-def _questions_of(found: Any) -> Iterator[Question]:
+def _questions_of(found: Any) -> Iterator[events.Question]:
     """The questions of one interrupt: one, or one for each tool call that LangChain's middleware wants a person to allow."""
     value, schema = found.value, getattr(found, "response_schema", None)
     requests = value.get("action_requests") if isinstance(value, dict) else None
     if isinstance(requests, list):
         for n, request in enumerate(requests):
-            arguments = _json(request.get("args", {}))
-            given = ", ".join(f"{name}={each!r}" for name, each in arguments.items())
-            yield Question(
-                id=f"{found.id}{_OF_MANY}{n}",
-                text=f"Allow {request.get('name')}({given})?",
-                approval=True,
-                details={"tool": request.get("name"), "arguments": arguments},
-            )
+            arguments = as_json(request.get("args", {}))
+            yield ask_approval(f"{found.id}{_OF_MANY}{n}", request.get("name"), arguments)
     elif isinstance(value, str):
-        yield Question(id=found.id, text=value, schema=schema)
+        yield events.Question(id=found.id, text=value, schema=schema)
     else:
-        details = _json(value)
-        keys = ("question", "message", "prompt") if isinstance(details, dict) else ()
-        text = next((str(details[key]) for key in keys if details.get(key)), "")
-        yield Question(id=found.id, text=text or _dump(details), details=details, schema=schema)
+        details = as_json(value)
+        text = text_in(details, "question", "message", "prompt")
+        yield events.Question(
+            id=found.id, text=text or json.dumps(details, ensure_ascii=False), details=details, schema=schema
+        )
 
 
-def _resume_values(answers: Mapping[str, Answer]) -> dict[str, Any]:
+def _resume_values(answers: Mapping[str, events.Answer]) -> dict[str, Any]:
     """The answers by interrupt: what the caller sent, or the decisions that LangChain's middleware wants."""
     values: dict[str, Any] = {}
     for id, answer in answers.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from contextvars import ContextVar
 from types import MethodType
@@ -30,19 +30,9 @@ from workflows.events import (
     WorkflowIdleEvent,
 )
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    Finished,
-    Paused,
-    Progress,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Convert, Instances, Start, as_json, text_in
+from dragoman.adapters.events import AnyEvent
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
@@ -56,17 +46,10 @@ _OF_AGENTS = ("AgentInput", "AgentSetup", "AgentOutput")
 """Events of agents that repeat the conversation."""
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> WorkflowAdapter:
-    return WorkflowAdapter(obj, input, output)
-
-
-class WorkflowAdapter:
-    def __init__(
-        self, workflow: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-    ) -> None:
-        self._workflow, self._input, self._output = workflow, input or self._default_input, output
+class WorkflowAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        workflow = self._workflow = objects.first
         for name, function in workflow._get_steps().items():
             plain_function = getattr(function, "__func__", None)
             step = (
@@ -108,7 +91,7 @@ class WorkflowAdapter:
             while (event := await steps.queue.get()) is not None:
                 if isinstance(event, _Save):
                     if not asked:
-                        yield Saved(state={"context": event.context})
+                        yield events.Saved(state={"context": event.context})
                     event.done.set()  # it is on disk
                 elif isinstance(event, WorkflowIdleEvent):
                     if asked:
@@ -131,28 +114,18 @@ class WorkflowAdapter:
                     "requests": {id: _fields(event) for id, event in requests.items()},
                 }
                 questions = tuple(_question(id, event) for id, event in requests.items())
-                yield Paused(questions=questions, state=kept)
+                yield events.Paused(questions=questions, state=kept)
                 return
             result = await handler
         finally:
             reading.cancel()
             if not handler.is_done():
                 await handler.cancel_run()
-        if self._output is not None:
-            result = self._output(result)
-        elif type(result).__name__ == "AgentOutput":
-            structured = getattr(result, "structured_response", None)
-            result = structured if structured is not None else str(result.response.content or "")
-        elif isinstance(result, Event):
-            result = _fields(result)
-        if isinstance(result, str):
-            if result != seen.text:
-                yield Text(text=result, message="output")
-        elif result is not None:
-            yield Data(value=plain(result))
-        yield Finished(state={"context": _save(handler.ctx)})
+        for each in self.answer(result, _content_of(result), seen.text):
+            yield each
+        yield events.Finished(state={"context": _save(handler.ctx)})
 
-    def _default_input(self, message: Message) -> dict[str, Any]:
+    def default_input(self, message: Message) -> dict[str, Any]:
         """What the workflow starts with: the data of a message, or its text as the only field of text."""
         if isinstance(message.data, dict):
             return message.data
@@ -175,6 +148,17 @@ class WorkflowAdapter:
         kind = kinds.pop() if len(kinds) == 1 else HumanResponseEvent
         more = value if isinstance(value, dict) else {}
         return kind(**{**fields, "response": value, **more})
+
+
+make_adapter = WorkflowAdapter
+
+
+def _content_of(result: Any) -> Any:
+    """What of the result of a workflow is the answer."""
+    if type(result).__name__ == "AgentOutput":
+        structured = getattr(result, "structured_response", None)
+        return structured if structured is not None else str(result.response.content or "")
+    return _fields(result) if isinstance(result, Event) else result
 
 
 # -- after a crash: a run continues after the last step that ended ------------------------------------------------
@@ -325,17 +309,17 @@ class _Seen:
         if isinstance(fields.get("delta"), str):
             self.text += fields["delta"]
             if fields["delta"]:
-                yield Text(text=fields["delta"], message=f"message-{self._message}")
+                yield events.Text(text=fields["delta"], message=f"message-{self._message}")
         elif "tool_name" in fields:
             id = str(fields.get("tool_id") or fields["tool_name"])
             if "tool_output" in fields:
                 output = fields["tool_output"]
                 content = _text_of(output) if isinstance(output, dict) else output
                 failed = isinstance(output, dict) and bool(output.get("is_error"))
-                yield ToolResult(id=id, name=fields["tool_name"], result=content, failed=failed)
+                yield events.ToolResult(id=id, name=fields["tool_name"], result=content, failed=failed)
             else:
                 self._message, self.text = self._message + 1, ""
-                yield ToolCall(id=id, name=fields["tool_name"], arguments=fields.get("tool_kwargs"))
+                yield events.ToolCall(id=id, name=fields["tool_name"], arguments=fields.get("tool_kwargs"))
         elif "input_tokens" in fields and "output_tokens" in fields:
             yield TokenUsage(
                 input_tokens=int(fields["input_tokens"] or 0),
@@ -345,7 +329,7 @@ class _Seen:
         else:
             said = next((fields[key] for key in ("msg", "message", "text") if key in fields), "")
             text = said if isinstance(said, str) else ""
-            yield Progress(text=text, metadata={"event": type(event).__name__, "fields": fields})
+            yield events.Progress(text=text, metadata={"event": type(event).__name__, "fields": fields})
 
 
 def _text_of(output: dict[str, Any]) -> Any:
@@ -374,17 +358,12 @@ def _fields(event: Any) -> dict[str, Any]:
     declared = {name: getattr(event, name) for name in type(event).model_fields}
     out = {}
     for name, value in {**declared, **event.to_dict()}.items():
-        if name.startswith("_"):
-            continue
-        try:
-            out[name] = plain(value)
-        except TypeError:
-            out[name] = str(value)
+        if not name.startswith("_"):
+            out[name] = as_json(value)
     return out
 
 
-def _question(id: str, event: Any) -> Question:
+def _question(id: str, event: Any) -> events.Question:
     fields = _fields(event)
-    keys = ("prefix", "question", "prompt", "message", "msg")
-    text = next((str(fields[key]).strip() for key in keys if fields.get(key)), "")
-    return Question(id=id, text=text or type(event).__name__, details=fields)
+    text = text_in(fields, "prefix", "question", "prompt", "message", "msg")
+    return events.Question(id=id, text=text or type(event).__name__, details=fields)

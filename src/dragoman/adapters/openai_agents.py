@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Unpack
 
 from agents import (
@@ -22,46 +22,30 @@ from agents import (
     RunState,
 )
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    Finished,
-    Paused,
-    Progress,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Start, ask_approval, convert_parts, read_json
+from dragoman.adapters.events import AnyEvent
 from dragoman.adapters.remote_agent import Outcome, RemoteAgent, run_scope
 from dragoman.client.connection import ConnectOptions
-from dragoman.model.content import Message, plain
+from dragoman.model.content import Message, Part, plain
 from dragoman.model.usage import TokenUsage
 
 __all__ = ["agent_as_tool", "answer_to", "question_of"]
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> OpenAIAgentsAdapter:
-    return OpenAIAgentsAdapter(obj, input or items_of, output)
-
-
-class OpenAIAgentsAdapter:
-    def __init__(self, agent: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
-        self._agent, self._input, self._output = agent, input, output
+class OpenAIAgentsAdapter(Adapter):
+    def default_input(self, message: Message) -> Any:
+        return items_of(message)
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         state = start.state or {}
         options = dict(start.options)
-        agent, given = self._agent, await self._given(start, options)
-        if isinstance(given, Paused):
+        agent, given = self._objects.first, await self._given(start, options)
+        if isinstance(given, events.Paused):
             yield given
             return
         if not start.answers:
-            agent = _find(self._agent, state.get("agent", "")) or agent
+            agent = _find(agent, state.get("agent", "")) or agent
         result = Runner.run_streamed(agent, given, **options)
         stream = result.stream_events()
         seen, holds = _Seen(), _holds_text(agent, options)
@@ -69,14 +53,16 @@ class OpenAIAgentsAdapter:
         try:
             async for event in stream:
                 for each in seen.event(event):
-                    if not (holds and isinstance(each, Text)):
+                    if not (holds and isinstance(each, events.Text)):
                         yield each
                 if items is not None and items.add(event):  # what tools did need not be done again
-                    yield Saved(state=items.state())
+                    yield events.Saved(state=items.state())
         except InputGuardrailTripwireTriggered as error:
             start.turn.reject(f"A guardrail refused the message: {_name(error)}.")
         except OutputGuardrailTripwireTriggered as error:
-            yield Finished(state=start.state, failed=f"A guardrail withheld the answer: {_name(error)}.")
+            yield events.Finished(
+                state=start.state, failed=f"A guardrail withheld the answer: {_name(error)}."
+            )
             return
         finally:
             if not result.is_complete:
@@ -91,17 +77,12 @@ class OpenAIAgentsAdapter:
             }
             questions = tuple(_question(item, asked) for item in result.interruptions)
             kept = {"run": paused, "remote": asked}
-            yield Paused(questions=questions, state=kept)
+            yield events.Paused(questions=questions, state=kept)
             return
         output = result.final_output
-        if self._output is not None:
-            output = self._output(output)
-        if not isinstance(output, str):
-            if output is not None:
-                yield Data(value=plain(output))
-        elif holds or output != seen.text:
-            yield Text(text=output, message="output")
-        yield Finished(state={"items": plain(result.to_input_list()), "agent": result.last_agent.name})
+        for each in self.answer(output, output, None if holds else seen.text):
+            yield each
+        yield events.Finished(state={"items": plain(result.to_input_list()), "agent": result.last_agent.name})
 
     async def _given(self, start: Start, options: dict[str, Any]) -> Any:
         """The input of a run: the conversation with the new message, or a paused run with its answers."""
@@ -112,7 +93,7 @@ class OpenAIAgentsAdapter:
         if not start.answers:
             return start.state["items"]
         override = {"context_override": options.pop("context")} if "context" in options else {}
-        run = await RunState.from_json(self._agent, start.state["run"], **override)
+        run = await RunState.from_json(self._objects.first, start.state["run"], **override)
         decided, asked = dict(start.state.get("decided", {})), {}
         for item in run.get_interruptions():
             id = _id(item)
@@ -128,7 +109,9 @@ class OpenAIAgentsAdapter:
             questions = tuple(
                 _question(item, asked) for item in run.get_interruptions() if _id(item) in asked
             )
-            return Paused(questions=questions, state={**start.state, "remote": asked, "decided": decided})
+            return events.Paused(
+                questions=questions, state={**start.state, "remote": asked, "decided": decided}
+            )
         for item in run.get_interruptions():
             decision = decided[_id(item)]
             if "outcome" in decision:
@@ -139,6 +122,9 @@ class OpenAIAgentsAdapter:
             else:
                 run.reject(item, rejection_message=decision["reason"] or None)
         return run
+
+
+make_adapter = OpenAIAgentsAdapter
 
 
 class _Items:
@@ -184,32 +170,32 @@ class _Seen:
             yield from self._raw(event.data)
         elif event.type == "agent_updated_stream_event":
             if self._response:
-                yield Progress(
+                yield events.Progress(
                     text=f"Handing over to {event.new_agent.name}", metadata={"agent": event.new_agent.name}
                 )
         elif event.name == "tool_called":
             raw = event.item.raw_item
-            yield ToolCall(
+            yield events.ToolCall(
                 id=event.item.call_id or "",
                 name=event.item.tool_name or _get(raw, "type") or "tool",
-                arguments=_arguments(raw),
+                arguments=read_json(_get(raw, "arguments")),
             )
         elif event.name == "tool_output":
             raw = event.item.raw_item
             output = event.item.output
-            yield ToolResult(
+            yield events.ToolResult(
                 id=_get(raw, "call_id") or "", result=output if _is_json(output) else str(output)
             )
         elif event.name == "message_output_created":
             text = ItemHelpers.text_message_output(event.item)
             if text and text != self.text:  # a model that does not stream
                 self.text = text
-                yield Text(text=text, message=f"response-{self._response}/whole")
+                yield events.Text(text=text, message=f"response-{self._response}/whole")
 
     def _raw(self, data: Any) -> Iterator[AnyEvent]:
         if data.type == "response.output_text.delta":
             message = f"response-{self._response + 1}"
-            yield Text(text=data.delta, message=message)
+            yield events.Text(text=data.delta, message=message)
             self.text = data.delta if self._message != message else self.text + data.delta
             self._message = message
         elif data.type == "response.completed":
@@ -228,21 +214,16 @@ class _Seen:
 
 def items_of(message: Message) -> Any:
     """A message as input: text, or an item with its files."""
-    content: list[Any] = []
-    for part in message.parts:
-        media_type = part.media_type or "application/octet-stream"
-        if part.text is not None:
-            content.append({"type": "input_text", "text": part.text})
-        elif part.raw is not None or part.url is not None:
-            url = part.url or f"data:{media_type};base64,{base64.b64encode(part.raw or b'').decode()}"
-            if media_type.startswith("image/"):
-                content.append({"type": "input_image", "image_url": url, "detail": "auto"})
-            elif part.url is not None:
-                content.append({"type": "input_file", "file_url": url})
-            else:
-                content.append({"type": "input_file", "file_data": url, "filename": part.filename or "file"})
-        else:
-            content.append({"type": "input_text", "text": json.dumps(part.data, ensure_ascii=False)})
+
+    def file(part: Part, media_type: str) -> Any:
+        url = part.url or f"data:{media_type};base64,{base64.b64encode(part.raw or b'').decode()}"
+        if media_type.startswith("image/"):
+            return {"type": "input_image", "image_url": url, "detail": "auto"}
+        if part.url is not None:
+            return {"type": "input_file", "file_url": url}
+        return {"type": "input_file", "file_data": url, "filename": part.filename or "file"}
+
+    content = convert_parts(message, lambda text: {"type": "input_text", "text": text}, file, file)
     if all(each["type"] == "input_text" for each in content):
         return "\n".join(each["text"] for each in content)
     return [{"role": "user", "content": content}]
@@ -274,19 +255,10 @@ def _holds_text(agent: Any, options: Mapping[str, Any]) -> bool:
     ) or bool(getattr(config, "input_guardrails", None) or getattr(config, "output_guardrails", None))
 
 
-def _question(item: Any, asked: dict[str, Outcome]) -> Question:
+def _question(item: Any, asked: dict[str, Outcome]) -> events.Question:
     if (found := asked.get(_id(item))) is not None:
-        return Question(id=_id(item), text=found["text"], details={"tool": item.tool_name})
-    arguments = _arguments(item.raw_item)
-    given = arguments
-    if isinstance(arguments, dict):
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return Question(
-        id=_id(item),
-        text=f"Allow {item.tool_name}({given or ''})?",
-        approval=True,
-        details={"tool": item.tool_name, "arguments": arguments},
-    )
+        return events.Question(id=_id(item), text=found["text"], details={"tool": item.tool_name})
+    return ask_approval(_id(item), item.tool_name, read_json(_get(item.raw_item, "arguments")))
 
 
 def _id(item: Any) -> str:
@@ -295,14 +267,6 @@ def _id(item: Any) -> str:
 
 def _get(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
-
-
-def _arguments(raw: Any) -> Any:
-    given = _get(raw, "arguments")
-    try:
-        return json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
 
 
 def _is_json(value: Any) -> bool:

@@ -6,10 +6,9 @@ tool that is deferred, asks the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Unpack
 
-import msgspec
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -34,19 +33,9 @@ from pydantic_ai.messages import (
     TextPartDelta,
 )
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    File,
-    Finished,
-    Paused,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Convert, Instances, Start, convert_parts, describe_call
+from dragoman.adapters.events import AnyEvent
 from dragoman.adapters.remote_agent import RemoteAgent
 from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message, plain
@@ -55,15 +44,10 @@ from dragoman.model.usage import TokenUsage
 __all__ = ["agent_as_tool", "answer_to"]
 
 
-def make_adapter(
-    obj: Any, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> PydanticAIAdapter:
-    return PydanticAIAdapter(obj, input or prompt_of, output)
-
-
-class PydanticAIAdapter:
-    def __init__(self, agent: Any, input: Callable[[Any], Any], output: Callable[[Any], Any] | None) -> None:
-        self._agent, self._input, self._output = agent, input, output
+class PydanticAIAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        agent = self._agent = objects.first
         declared = getattr(agent, "output_type", str)
         kinds = list(declared) if isinstance(declared, list | tuple) else [declared]
         self._pauses = DeferredToolRequests in kinds
@@ -86,7 +70,9 @@ class PydanticAIAdapter:
             async for node in run:
                 if Agent.is_model_request_node(node):
                     if called:  # tools have answered: what they did need not be done again
-                        yield Saved(state={"messages": _dump([*run.ctx.state.message_history, node.request])})
+                        yield events.Saved(
+                            state={"messages": _dump([*run.ctx.state.message_history, node.request])}
+                        )
                     number += 1
                     async with node.stream(run.ctx) as stream:
                         async for event in stream:
@@ -105,7 +91,7 @@ class PydanticAIAdapter:
                         async for event in stream:
                             if isinstance(event, FunctionToolCallEvent):
                                 called.add(event.part.tool_call_id)
-                                yield ToolCall(
+                                yield events.ToolCall(
                                     id=event.part.tool_call_id,
                                     name=event.part.tool_name,
                                     arguments=event.part.args_as_dict(),
@@ -118,15 +104,17 @@ class PydanticAIAdapter:
         if isinstance(output, DeferredToolRequests):
             external = [call.tool_call_id for call in output.calls]
             kept = {"messages": messages, "external": external, "metadata": plain(output.metadata)}
-            yield Paused(questions=tuple(_questions(output)), state=kept)
+            yield events.Paused(questions=tuple(_questions(output)), state=kept)
             return
-        if self._output is not None:
-            output = self._output(output)
-            if isinstance(output, str):
-                yield Text(text=output, message="output")
-        if not isinstance(output, str) and output is not None:
-            yield Data(value=plain(output))
-        yield Finished(state={"messages": messages})
+        for each in self.answer(output, None if isinstance(output, str) else output):
+            yield each
+        yield events.Finished(state={"messages": messages})
+
+    def default_input(self, message: Message) -> Any:
+        return prompt_of(message)
+
+
+make_adapter = PydanticAIAdapter
 
 
 def _dump(messages: Any) -> Any:
@@ -135,36 +123,29 @@ def _dump(messages: Any) -> Any:
 
 def prompt_of(message: Message) -> Any:
     """A message as a prompt: text, or a list if there are files."""
-    content: list[Any] = []
-    for part in message.parts:
-        media_type = part.media_type or "application/octet-stream"
-        if part.text is not None:
-            content.append(part.text)
-        elif part.raw is not None:
-            content.append(BinaryContent(data=part.raw, media_type=media_type))
-        elif part.url is not None:
-            content.append(
-                ImageUrl(url=part.url) if media_type.startswith("image/") else DocumentUrl(url=part.url)
-            )
-        else:
-            content.append(msgspec.json.encode(part.data).decode())
+    content = convert_parts(
+        message,
+        str,
+        lambda part, media_type: BinaryContent(data=part.raw, media_type=media_type),
+        lambda part, media_type: (ImageUrl if media_type.startswith("image/") else DocumentUrl)(url=part.url),
+    )
     return "\n".join(content) if all(isinstance(each, str) for each in content) else content
 
 
 def _text_of(event: Any, message: str) -> Iterator[AnyEvent]:
     if isinstance(event, PartStartEvent):
         if isinstance(event.part, TextPart) and event.part.content:
-            yield Text(text=event.part.content, message=message)
+            yield events.Text(text=event.part.content, message=message)
         elif isinstance(event.part, FilePart):
-            yield File(raw=event.part.content.data, media_type=event.part.content.media_type)
+            yield events.File(raw=event.part.content.data, media_type=event.part.content.media_type)
     elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-        yield Text(text=event.delta.content_delta, message=message)
+        yield events.Text(text=event.delta.content_delta, message=message)
 
 
-def _result(event: Any) -> ToolResult:
+def _result(event: Any) -> events.ToolResult:
     part = event.part
     outcome = getattr(part, "outcome", "success")
-    return ToolResult(
+    return events.ToolResult(
         id=part.tool_call_id,
         name=part.tool_name or "",
         result=part.model_response_str() if hasattr(part, "model_response_str") else str(part.content),
@@ -172,15 +153,14 @@ def _result(event: Any) -> ToolResult:
     )
 
 
-def _questions(requests: Any) -> Iterator[Question]:
+def _questions(requests: Any) -> Iterator[events.Question]:
     for calls, approval in ((requests.approvals, True), (requests.calls, False)):
         for call in calls:
             arguments = call.args_as_dict()
-            given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
             metadata = requests.metadata.get(call.tool_call_id, {})
             asked = metadata.get("question")
-            text = f"Allow {call.tool_name}({given})?" if approval else f"{call.tool_name}({given})?"
-            yield Question(
+            text = f"{'Allow ' if approval else ''}{describe_call(call.tool_name, arguments)}?"
+            yield events.Question(
                 id=call.tool_call_id,
                 text=asked if isinstance(asked, str) else text,
                 approval=approval and _REMOTE not in metadata,

@@ -33,20 +33,9 @@ from smolagents.monitoring import LogLevel, Timing
 from smolagents.monitoring import TokenUsage as StepUsage
 from smolagents.tools import Tool
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    Finished,
-    Instances,
-    Paused,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-    ToolResults,
-)
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Start, ToolResults, as_json
+from dragoman.adapters.events import AnyEvent
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message, plain
 from dragoman.model.usage import TokenUsage
@@ -87,34 +76,27 @@ class Ask(Tool):  # type: ignore[misc]
 ask = Ask()
 
 
-def make_stateful_adapter(
-    agents: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> SmolagentsAdapter:
-    return SmolagentsAdapter(agents, input or task_of, output)
-
-
-class SmolagentsAdapter:
-    def __init__(
-        self, agents: Instances, input: Callable[[Any], Any], output: Callable[[Any], Any] | None
-    ) -> None:
-        self._agents, self._input, self._output = agents, input, output
-
+class SmolagentsAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._agents.take() as agent:
+        async with self._objects.take() as agent:
             run = _Run(agent, start, None if start.message is None else self._input(start.message))
             async for event in run.events():
                 yield event
         if run.asked:
-            questions = tuple(Question(id=f"ask-{n}", text=text) for n, text in enumerate(run.asked, 1))
-            yield Paused(questions=questions, state=run.paused)
+            questions = tuple(
+                events.Question(id=f"ask-{n}", text=text) for n, text in enumerate(run.asked, 1)
+            )
+            yield events.Paused(questions=questions, state=run.paused)
             return
-        found = run.output if self._output is None else self._output(run.output)
-        if isinstance(found, str):
-            if found != run.text:
-                yield Text(text=found, message="output")
-        elif found is not None:
-            yield Data(value=_json(found))
-        yield Finished(state=run.state())
+        for event in self.answer(run.output, run.output, run.text):
+            yield event
+        yield events.Finished(state=run.state())
+
+    def default_input(self, message: Message) -> Any:
+        return task_of(message)
+
+
+make_adapter = SmolagentsAdapter
 
 
 class _Run:
@@ -278,10 +260,10 @@ class _Run:
             yield from self._delta(item)
         elif isinstance(item, AgentToolCall):
             if item.name != _FINAL:
-                yield ToolCall(id=item.id, name=item.name, arguments=_json(item.arguments))
+                yield events.ToolCall(id=item.id, name=item.name, arguments=as_json(item.arguments))
         elif isinstance(item, ToolOutput):
             if not item.is_final_answer:
-                yield ToolResult(id=item.id, name=item.tool_call.name, result=item.observation)
+                yield events.ToolResult(id=item.id, name=item.tool_call.name, result=item.observation)
         elif isinstance(item, ActionStep | PlanningStep):
             self._message, self._arguments, self._streamed = self._message + 1, "", False
             if (used := item.token_usage) is not None:
@@ -293,10 +275,10 @@ class _Run:
                 call = item.tool_calls[0] if item.tool_calls else None
                 if call is not None and call.name == _CODE:
                     said, failed = item.error or item.observations, item.error is not None
-                    yield ToolResult(id=call.id, name=call.name, result=str(said), failed=failed)
+                    yield events.ToolResult(id=call.id, name=call.name, result=str(said), failed=failed)
                 if not item.is_final_answer:
                     self._tools.saved()
-                    yield Saved(state=self.state())
+                    yield events.Saved(state=self.state())
         elif isinstance(item, FinalAnswerStep):
             self.output = _value_of(item.output)
 
@@ -314,7 +296,7 @@ class _Run:
             message = f"message-{self._message}" + ("/answer" if self._streamed else "")
             self.text = text if message != self._sent else self.text + text
             self._sent = message
-            yield Text(text=text, message=message)
+            yield events.Text(text=text, message=message)
 
     _sent = ""
 
@@ -407,13 +389,6 @@ def _value_of(output: Any) -> Any:
 # -- state ---------------------------------------------------------------------------------------------------------
 
 
-def _json(value: Any) -> Any:
-    try:
-        return plain(value)
-    except TypeError:
-        return str(value)
-
-
 def _storable(variables: dict[str, Any]) -> dict[str, Any]:
     """The variables that are the same after JSON."""
     kept = {}
@@ -436,7 +411,7 @@ def _dump_message(message: Any) -> Any:
     if message is None:
         return None
     calls = [call.dict() if hasattr(call, "dict") else vars(call) for call in message.tool_calls or ()]
-    return _json({"role": message.role, "content": message.content, "tool_calls": _calls(calls)})
+    return as_json({"role": message.role, "content": message.content, "tool_calls": _calls(calls)})
 
 
 def _calls(calls: list[Any]) -> Any:
@@ -463,12 +438,12 @@ def _dump_step(step: Any) -> Any:
     return {
         **out,
         "number": step.step_number,
-        "calls": [[call.name, _json(call.arguments), call.id] for call in step.tool_calls or ()],
+        "calls": [[call.name, as_json(call.arguments), call.id] for call in step.tool_calls or ()],
         "error": step.error and [type(step.error).__name__, str(step.error.message)],
-        "output": _json(step.model_output),
+        "output": as_json(step.model_output),
         "code": step.code_action,
         "observations": step.observations,
-        "result": _json(step.action_output),
+        "result": as_json(step.action_output),
         "final": step.is_final_answer,
     }
 

@@ -9,7 +9,7 @@ answered.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,38 +17,20 @@ from strands.handlers import PrintingCallbackHandler
 from strands.types._snapshot import Snapshot
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
-from dragoman.adapters.adapter import (
-    AnyEvent,
-    Data,
-    Finished,
-    Instances,
-    Paused,
-    Question,
-    Saved,
-    Start,
-    Text,
-    ToolCall,
-    ToolResult,
-)
-from dragoman.model.content import Message, plain
+from dragoman.adapters import events
+from dragoman.adapters.adapter import Adapter, Convert, Instances, Start, convert_parts, text_in
+from dragoman.adapters.events import AnyEvent
+from dragoman.model.content import Message, Part, plain
 from dragoman.model.usage import TokenUsage
 
 
-def make_stateful_adapter(
-    agents: Instances, input: Callable[[Any], Any] | None, output: Callable[[Any], Any] | None
-) -> StrandsAdapter:
-    return StrandsAdapter(agents, input or prompt_of, output)
-
-
-class StrandsAdapter:
-    def __init__(
-        self, agents: Instances, input: Callable[[Any], Any], output: Callable[[Any], Any] | None
-    ) -> None:
-        self._agents, self._input, self._output = agents, input, output
-        self._begin = agents.first.take_snapshot(preset="session").to_dict()
+class StrandsAdapter(Adapter):
+    def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
+        super().__init__(objects, input, output)
+        self._begin = objects.first.take_snapshot(preset="session").to_dict()
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._agents.take() as agent:
+        async with self._objects.take() as agent:
             if isinstance(agent.callback_handler, PrintingCallbackHandler):
                 agent.callback_handler = _quiet
             agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(start.state or self._begin)))
@@ -68,18 +50,21 @@ class StrandsAdapter:
                         yield each
                     if seen.tools_answered:  # what they did need not be done again
                         seen.tools_answered = False
-                        yield Saved(state=_snapshot(agent))
+                        yield events.Saved(state=_snapshot(agent))
             state = _snapshot(agent)
         result = seen.result
         if result.interrupts:
-            yield Paused(questions=tuple(map(_question, result.interrupts)), state=state)
+            yield events.Paused(questions=tuple(map(_question, result.interrupts)), state=state)
             return
-        if self._output is not None:
-            found = self._output(result)
-            yield Text(text=found, message="output") if isinstance(found, str) else Data(value=plain(found))
-        elif result.structured_output is not None:
-            yield Data(value=plain(result.structured_output))
-        yield Finished(state=state)
+        for each in self.answer(result, result.structured_output):
+            yield each
+        yield events.Finished(state=state)
+
+    def default_input(self, message: Message) -> Any:
+        return prompt_of(message)
+
+
+make_adapter = StrandsAdapter
 
 
 class _Seen:
@@ -92,7 +77,7 @@ class _Seen:
 
     def event(self, event: dict[str, Any]) -> Iterator[AnyEvent]:
         if "data" in event and isinstance(event["data"], str):
-            yield Text(text=event["data"], message=f"message-{self._message}")
+            yield events.Text(text=event["data"], message=f"message-{self._message}")
         elif "message" in event:
             yield from self._content(event["message"])
             self._message += 1
@@ -110,12 +95,12 @@ class _Seen:
         for block in message["content"]:
             if "toolUse" in block:
                 use = block["toolUse"]
-                yield ToolCall(id=use["toolUseId"], name=use["name"], arguments=use["input"])
+                yield events.ToolCall(id=use["toolUseId"], name=use["name"], arguments=use["input"])
             elif "toolResult" in block:
                 result = block["toolResult"]
                 self.tools_answered = True
                 texts = [each.get("text") or json.dumps(each.get("json")) for each in result["content"]]
-                yield ToolResult(
+                yield events.ToolResult(
                     id=result["toolUseId"], result="\n".join(texts), failed=result["status"] == "error"
                 )
 
@@ -130,28 +115,19 @@ def _quiet(**event: Any) -> None:
 
 def prompt_of(message: Message) -> Any:
     """A message as a prompt: text, or blocks if there are files."""
-    blocks: list[Any] = []
-    for part in message.parts:
-        if part.text is not None:
-            blocks.append({"text": part.text})
-        elif part.raw is not None:
-            kind, _, format = (part.media_type or "application/octet-stream").partition("/")
-            source = {"bytes": part.raw}
-            if kind in ("image", "video"):
-                blocks.append({kind: {"format": format, "source": source}})
-            else:
-                name = part.filename or "file"
-                blocks.append({"document": {"format": format, "name": name, "source": source}})
-        elif part.url is not None:
-            blocks.append({"text": part.url})
-        else:
-            blocks.append({"text": json.dumps(part.data, ensure_ascii=False)})
+
+    def file(part: Part, media_type: str) -> Any:
+        kind, _, format = media_type.partition("/")
+        content: dict[str, Any] = {"format": format, "source": {"bytes": part.raw}}
+        if kind in ("image", "video"):
+            return {kind: content}
+        return {"document": {**content, "name": part.filename or "file"}}
+
+    blocks = convert_parts(message, lambda text: {"text": text}, file, lambda part, _: {"text": part.url})
     return "\n".join(block["text"] for block in blocks) if all("text" in each for each in blocks) else blocks
 
 
-def _question(interrupt: Any) -> Question:
+def _question(interrupt: Any) -> events.Question:
     reason = interrupt.reason
-    text = reason if isinstance(reason, str) else ""
-    if isinstance(reason, dict):
-        text = next((str(reason[key]) for key in ("question", "message", "prompt") if reason.get(key)), "")
-    return Question(id=interrupt.id, text=text or interrupt.name, details=plain(reason))
+    text = reason if isinstance(reason, str) else text_in(reason, "question", "message", "prompt")
+    return events.Question(id=interrupt.id, text=text or interrupt.name, details=plain(reason))

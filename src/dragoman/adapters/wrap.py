@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypedDict, Unpack
 
-from dragoman.adapters.adapter import Adapter, Instances, RunOptions, work
+from dragoman.adapters.adapter import Instances, Runnable, RunOptions, work
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
 from dragoman.model.card import Extension, Provider, Skill
@@ -118,11 +118,7 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
         made: Agent = module.make_agent(obj, name, description, given)
         return made
     functions = ours.pop("input", None), ours.pop("output", None)
-    adapter: Adapter
-    if hasattr(module, "make_stateful_adapter"):
-        adapter = module.make_stateful_adapter(Instances(obj, make), *functions)
-    else:
-        adapter = module.make_adapter(obj, *functions)
+    adapter: Runnable = module.make_adapter(Instances(obj, make), *functions)
     inputs, outputs = given.pop("input_modes", MODES), given.pop("output_modes", MODES)
     agent = Agent(name, description, input_modes=inputs, output_modes=outputs, **given)
     run_options, show_tools = ours.pop("run", {}), ours.pop("show_tools", True)
