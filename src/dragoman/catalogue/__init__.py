@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dragoman.catalogue.catalogue import Catalogue
-from dragoman.catalogue.entry import BRIDGE, MAX_DESCRIPTION, Health, short
+from dragoman.catalogue.entry import BRIDGE, MAX_DESCRIPTION, Health
 from dragoman.catalogue.publish import Published
 from dragoman.catalogue.registered import CHECK_INTERVAL, RegisteredAgents, check_name, check_url
 from dragoman.catalogue.sources import MountSource, Source
 from dragoman.client.signature import UNKNOWN, UNSIGNED, VALID
 from dragoman.engine.protocols import Store
+from dragoman.observe.terminal import shorten
 from dragoman.push.guard import Guard
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
@@ -63,7 +64,7 @@ def mount_sources(parts: ServerParts) -> Sequence[Source]:
 
     def health(mount: Mount) -> Health:
         found = bridged[mount.agent].upstream.health()
-        return Health(state=found.state, error=short(found.error, MAX_DESCRIPTION))
+        return Health(state=found.state, error=shorten(found.error, MAX_DESCRIPTION))
 
     def signature(mount: Mount) -> str:
         return _VERDICTS.get(bridged[mount.agent].upstream.verdict.state, UNKNOWN)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dragoman.client.signature import UNKNOWN
 from dragoman.engine.protocols import SearchText
 from dragoman.model.card import AgentCard
-from dragoman.observe.terminal import one_line
+from dragoman.observe.terminal import shorten
 
 AGENT, BRIDGE, REGISTERED = "agent", "bridge", "registered"
 """Where an entry comes from: an agent of this server, one behind a bridge, or a URL that the operator registered."""
@@ -88,16 +88,10 @@ class Entry(Struct, frozen=True, kw_only=True):
         return self.description.name or self.name
 
 
-def short(text: object, limit: int) -> str:
-    """A text of a card: one line, at most `limit` characters."""
-    line = one_line(str(text)[: 4 * limit])
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for text in islice(texts, _MAX_LOOKED_AT):
-        if line := short(text, limit):
+        if line := shorten(text, limit):
             found[line] = None
         if len(found) >= count:
             break
@@ -107,16 +101,16 @@ def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
 def describe(card: AgentCard) -> Description:
     skills = card.skills[:MAX_SKILLS]
     return Description(
-        name=short(card.name, MAX_NAME),
-        description=short(card.description, MAX_DESCRIPTION),
-        version=short(card.version, MAX_VERSION),
-        provider=short(card.provider.organization, MAX_NAME) if card.provider is not None else "",
+        name=shorten(card.name, MAX_NAME),
+        description=shorten(card.description, MAX_DESCRIPTION),
+        version=shorten(card.version, MAX_VERSION),
+        provider=shorten(card.provider.organization, MAX_NAME) if card.provider is not None else "",
         tags=_some((tag for skill in skills for tag in skill.tags), MAX_TAGS, MAX_TAG),
         skills=tuple(
             SkillSummary(
-                id=short(skill.id, MAX_NAME),
-                name=short(skill.name, MAX_NAME),
-                description=short(skill.description, MAX_SKILL_DESCRIPTION),
+                id=shorten(skill.id, MAX_NAME),
+                name=shorten(skill.name, MAX_NAME),
+                description=shorten(skill.description, MAX_SKILL_DESCRIPTION),
             )
             for skill in skills
         ),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 from urllib.parse import urlsplit
@@ -30,16 +30,16 @@ from dragoman.catalogue.entry import (
     describe,
     digest_of,
     search_text,
-    short,
 )
 from dragoman.catalogue.sources import Viewer
 from dragoman.client.discover import AgentCache, find_card
 from dragoman.client.signature import UNKNOWN, check_signature
 from dragoman.client.transport.network import AddressRefused, HttpTransport
-from dragoman.client.transport.transport import AnswerTooLarge, Response, Transport
+from dragoman.client.transport.transport import Response, Transport, read_at_most
 from dragoman.engine.protocols import CatalogueStore, RegisteredAgent
 from dragoman.errors import A2AError, InvalidParams, Unauthenticated
 from dragoman.model.ids import timestamp
+from dragoman.observe.terminal import shorten
 from dragoman.push.guard import Guard
 
 MAX_REGISTERED = 1000
@@ -181,7 +181,7 @@ class RegisteredAgents:
     async def remove(self, name: str, *, tenant: str = "") -> None:
         """Raises `NotRegistered`."""
         if not await self._store.unregister(tenant, name):
-            raise NotRegistered(f"there is no registered agent {short(name, 80)!r}")
+            raise NotRegistered(f"there is no registered agent {shorten(name, 80)!r}")
         self._changed()
 
     async def check(self, name: str, *, tenant: str = "") -> Entry:
@@ -190,7 +190,7 @@ class RegisteredAgents:
         for agent in await self._registered():
             if (agent.tenant, agent.name) == (tenant, name):
                 return await self._refresh(agent)
-        raise NotRegistered(f"there is no registered agent {short(name, 80)!r}")
+        raise NotRegistered(f"there is no registered agent {shorten(name, 80)!r}")
 
     async def take_settings(self, agents: Mapping[str, str]) -> None:
         """Have what the settings list registered, by name and URL; what they listed before and do not list now goes."""
@@ -226,7 +226,7 @@ class RegisteredAgents:
             except Exception as error:
                 log.warning(
                     "the catalogue could not be refreshed: %s",
-                    short(error, _MAX_ERROR) or type(error).__name__,
+                    shorten(str(error), _MAX_ERROR) or type(error).__name__,
                 )
                 due = ()
             if not due:
@@ -266,12 +266,13 @@ class RegisteredAgents:
         except TimeoutError:
             error, state = f"it did not answer within {CHECK_SECONDS:g} s", DOWN
         except (A2AError, OSError, ValueError, RecursionError) as failure:
-            error, state = short(failure, _MAX_ERROR) or type(failure).__name__, DOWN
+            error, state = shorten(str(failure), _MAX_ERROR) or type(failure).__name__, DOWN
         except Exception as failure:  # whatever a card makes us do, the next one is checked
             log.exception("the card at %s cannot be read", url)
             error, state = type(failure).__name__, DOWN
         finally:
-            await _quietly(transport.close())
+            with suppress(Exception):
+                await transport.close()
         now = timestamp()
         health = Health(
             state=state,
@@ -313,21 +314,10 @@ class _SmallAnswer:
         self.status, self.headers, self.close = response.status, response.headers, response.close
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        left = MAX_CARD_BYTES
-        async for piece in self._response.chunks():
-            left -= len(piece)
-            if left < 0:
-                await self._response.close()
-                raise AnswerTooLarge(f"{self._url} answered with more than {MAX_CARD_BYTES >> 10} KB")
-            yield piece
+        yield await self.read()
 
     async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.chunks()])
-
-
-async def _quietly(work: Awaitable[object]) -> None:
-    with suppress(Exception):
-        await work
+        return await read_at_most(self._response, MAX_CARD_BYTES, self._url)
 
 
 def read_known(body: bytes) -> Known:

@@ -23,7 +23,7 @@ from dragoman.client.transport.network import LOOPBACK_HOSTS, HttpTransport
 from dragoman.client.transport.transport import decode_json, read_at_most, to_error
 from dragoman.engine.protocols import Store
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.observe.terminal import one_line
+from dragoman.observe.terminal import one_line, shorten
 from dragoman.stores import default_store
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -163,7 +163,7 @@ def _table(found: Sequence[ListedAgent], url: str) -> None:
             one_line(agent.version) or "-",
             one_line(agent.health) or "-",
             one_line(agent.signature) or "-",
-            _about(agent),
+            shorten(agent.description or agent.title, 60),
             one_line(agent.url),
         )
         for agent in found
@@ -176,11 +176,6 @@ def _table(found: Sequence[ListedAgent], url: str) -> None:
     plain = url.startswith("http://") and (urlsplit(url).hostname or "") not in LOOPBACK_HOSTS
     place = f"{'catalogue+http' if plain else 'catalogue'}://{url.partition('://')[2].rstrip('/')}"
     show.say(f"\nTo call one: dragoman send {place}/{rows[0][0]} TEXT")
-
-
-def _about(agent: ListedAgent) -> str:
-    line = one_line(agent.description or agent.title)
-    return line if len(line) <= 60 else line[:59] + "…"
 
 
 async def _change_store(args: argparse.Namespace, store: Store) -> int:

@@ -225,16 +225,10 @@ async def _serve_stdio(args: argparse.Namespace) -> int:
 
 def _serve_http(args: argparse.Namespace) -> int:
     from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
-    from dragoman.server.runtime import bind
-    from dragoman.server.tls import ServerTls
+    from dragoman.server.runtime import bind, open_tls
     from dragoman.server.workers import stop_signals
 
-    tls = None
-    if args.tls_cert:
-        try:
-            tls = ServerTls(args.tls_cert, args.tls_key or None)
-        except (OSError, ValueError) as error:
-            raise SystemExit(f"TLS cannot be set up: {error}") from error
+    tls = open_tls(args.tls_cert, args.tls_key) if args.tls_cert else None
     listener = bind(args.host, args.port)
     listener.listen(BACKLOG)
 
@@ -281,7 +275,7 @@ async def _install(args: argparse.Namespace, name: str) -> int:
         server = server or _server_name(card_name, args.url)
     try:
         path = config_file(client, args.scope, folder=Path.cwd(), env=os.environ)
-        added = entry(client, _command(), _command_words() + given, {})
+        added = entry(client, _command(), _command_words() + given)
         change = plan(client, path, server, added, force=args.force)
         if args.only_print:
             show.say(f"{path}:", sys.stderr)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.console.access import OPERATOR
@@ -147,17 +148,10 @@ def _add_server(api: RouteList, console: Console) -> None:
             for key in {e.tenant for e in entries if e.tenant}:
                 names[key] = await server.tenants.name_of(key)
         shown = [
-            AuditView(
-                e.id,
-                e.at,
-                e.operation,
-                e.outcome,
-                names.get(e.tenant, e.tenant),
-                e.agent,
-                _principal(e.principal, e.tenant, names),
-                e.task,
-                e.dialect,
-                e.trace,
+            replace(
+                convert(e, AuditView, from_attributes=True),
+                tenant=names.get(e.tenant, e.tenant),
+                principal=_principal(e.principal, e.tenant, names),
             )
             for e in entries
         ]

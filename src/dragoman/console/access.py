@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,6 +35,8 @@ from dragoman.errors import Forbidden, InvalidRequest, RateLimited, Unauthentica
 from dragoman.server.exchange import Exchange
 
 logger = logging.getLogger("dragoman.console")
+
+T = TypeVar("T")
 
 OPERATOR, TENANT = "operator", "tenant"
 COOKIE = "dragoman_console"
@@ -160,7 +163,7 @@ class Access:
         ends = time.time() + SESSION_SECONDS
         ends = min(ends, viewer.expires) if viewer.expires else ends
         body = msgspec.json.encode(_Session(viewer, ends))
-        value = f"{_encode(body)}.{_encode(await self._sign(body))}"
+        value = f"{encode(body)}.{encode(await self._sign(body))}"
         return viewer, self._set_cookie(exchange, value, max(1, int(ends - time.time())))
 
     def log_out(self, exchange: Exchange) -> str:
@@ -190,11 +193,11 @@ class Access:
         """The viewer of a session; None if it is not ours, has expired or was revoked."""
         body, _, signature = cookie.partition(".")
         try:
-            raw, signed = _decode(body), _decode(signature)
+            raw, signed = decode(body), decode(signature)
             if not hmac.compare_digest(signed, await self._sign(raw)):
                 return None
             session = msgspec.json.decode(raw, type=_Session)
-        except (ValueError, msgspec.MsgspecError):
+        except ValueError:
             return None
         if session.expires <= time.time():
             return None
@@ -306,9 +309,16 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _encode(data: bytes) -> str:
+def encode(data: bytes) -> str:
+    """Bytes in a URL or a cookie: base64url without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _decode(text: str) -> bytes:
+def decode(text: str) -> bytes:
+    """Raises `ValueError`."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def read_json(text: str, kind: type[T]) -> T:
+    """JSON in base64url. Raises `ValueError`."""
+    return msgspec.json.decode(decode(text), type=kind)

@@ -19,11 +19,11 @@ import msgspec
 
 from dragoman.console.access import OPERATOR, Access, Viewer
 from dragoman.engine.protocols import AuditEntry, TaskInfo
-from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated, Unavailable
+from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated, Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
 from dragoman.server.app import CONSOLE_PATH
-from dragoman.server.exchange import JSON, Disconnected, Exchange
+from dragoman.server.exchange import Disconnected, Exchange
 from dragoman.server.mount import Header
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import HEAD_OF_STREAM, ApiRequest, ApiResponse, Route, RouteList, Table, send
@@ -35,8 +35,7 @@ OPERATOR_FEATURES = ("inspect",)
 """What the page does not show to tenants."""
 ANYBODY = "anybody"
 SCOPED = "scoped"
-"""The handler of such a route checks the scope of the token itself."""
-"""Access of a route that needs no session."""
+"""Access of a route that needs no session, and of one whose handler checks the scope of the token itself."""
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -268,17 +267,10 @@ class Ready:
         return batch, False
 
 
-def frame(data: Any, *, event: str = "", id: int | None = None) -> bytes:
-    """One event of a stream."""
-    return encoded_frame(msgspec.json.encode(data), event=event, id=id)
-
-
-def encoded_frame(data: bytes, *, event: str = "", id: int | None = None) -> bytes:
-    """One event whose data is JSON already. JSON has no line breaks."""
-    head = b"id: %d\n" % id if id is not None else b""
-    if event:
-        head += b"event: %b\n" % event.encode()
-    return b"%bdata: %b\n\n" % (head, data)
+def frame(data: Any, *, event: str = "") -> bytes:
+    """One event of a stream. JSON has no line breaks."""
+    head = b"event: %b\n" % event.encode() if event else b""
+    return b"%bdata: %b\n\n" % (head, msgspec.json.encode(data))
 
 
 async def stream(exchange: Exchange, chunks: AsyncIterator[bytes]) -> None:
@@ -349,16 +341,3 @@ def routes(console: Console) -> Sequence[Route]:
         }
 
     return api
-
-
-__all__ = [
-    "API",
-    "JSON",
-    "Console",
-    "ConsoleRequest",
-    "NotFound",
-    "TaskNotFound",
-    "encoded_frame",
-    "frame",
-    "stream",
-]

@@ -8,7 +8,6 @@ JSON pointer, RFC 6901).
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from dragoman.console.access import read_json
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.reading import snake
 from dragoman.observe.redact import redact_text
@@ -532,10 +532,8 @@ def _signatures(card: FetchedCard) -> Iterator[Finding]:
             continue
         at = ("signatures", i, "protected")
         try:
-            header = msgspec.json.decode(
-                urlsafe_b64decode(protected + "=" * (-len(protected) % 4)), type=dict[str, Any]
-            )
-        except (ValueError, msgspec.MsgspecError):
+            header = read_json(protected, dict[str, Any])
+        except ValueError:
             yield card.finding("signature.header", *at)
             continue
         for name in ("alg", "kid"):

@@ -11,7 +11,6 @@ import html
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
@@ -20,7 +19,7 @@ from dragoman.client import ApiKey, AuthorizationCode, Basic, Bearer, ClientCred
 from dragoman.client.credentials import Outgoing
 from dragoman.client.transport.transport import Transport
 from dragoman.console.access import OPERATOR
-from dragoman.console.api import ANYBODY, API, Console, ConsoleRequest, NotFound
+from dragoman.console.api import ANY_QUERY, ANYBODY, API, Console, ConsoleRequest, NotFound
 from dragoman.console.outbound import check_url, connect_elsewhere
 from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard
@@ -323,13 +322,6 @@ def _web_url(url: str) -> str:
     return url
 
 
-class _AnyParameter(dict[str, str]):
-    """The parameters of a query to which others may add: servers of OAuth do."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
 def callback_page(title: str, text: str) -> ApiResponse:
     page = _PAGE.format(title=html.escape(title), text=html.escape(text))
     return ApiResponse(page.encode(), 200, ((b"content-type", b"text/html; charset=utf-8"),))
@@ -353,9 +345,12 @@ def routes(console: Console, logins: Logins) -> Sequence[Route]:
         "/login/callback",
         "Where a browser comes back to from a login. The state in the query is the proof.",
         access=ANYBODY,
-        query=_AnyParameter(
-            code="what is exchanged for a token", state="which login it is", error="why it failed"
-        ),
+        query={
+            "code": "what is exchanged for a token",
+            "state": "which login it is",
+            "error": "why it failed",
+            ANY_QUERY: "Servers of OAuth add others.",
+        },
     )
     async def callback(request: ConsoleRequest) -> Any:
         error = " ".join(filter(None, (request.query("error"), request.query("error_description"))))
@@ -370,8 +365,6 @@ def routes(console: Console, logins: Logins) -> Sequence[Route]:
 
     @api.add("DELETE", "/login/{handle}", "Forget the credentials.", status=204)
     async def forget(request: ConsoleRequest) -> Any:
-        with suppress(KeyError):
-            logins.forget(request.path["handle"])
-        return ApiResponse(status=204)
+        logins.forget(request.path["handle"])
 
     return api

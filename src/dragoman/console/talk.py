@@ -31,7 +31,7 @@ from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Batch, Principal, Scope
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.mount import Mount
@@ -299,11 +299,6 @@ def _reasons(found: FoundCard, route: AgentRoute, asked: _Target | None, *, chan
     if not card.capabilities.streaming:
         why.append("The card does not offer streaming, so the task is polled.")
     return why
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """An event in 1.0's form."""
-    return {_EVENTS[type(event)]: event}
 
 
 def routes(

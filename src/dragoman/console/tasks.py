@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.console import dialect_views
-from dragoman.console.access import OPERATOR, Viewer
+from dragoman.console.access import OPERATOR, Viewer, encode, read_json
 from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, stream
 from dragoman.console.dialect_views import DialectView
 from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, first_mail, has_one_attempt, note_attempts
@@ -178,15 +177,14 @@ class ForkRequest(Struct, frozen=True, forbid_unknown_fields=True):
 def key_of(scope: Scope, task: str) -> str:
     """The name of a task in URLs."""
     words = (scope.tenant, scope.agent, scope.owner, task)
-    return urlsafe_b64encode(msgspec.json.encode(words)).rstrip(b"=").decode()
+    return encode(msgspec.json.encode(words))
 
 
 def read_key(key: str, viewer: Viewer) -> tuple[Scope, str]:
     """Raises `NotFound` for what is no key, and for a task that is not the viewer's."""
     try:
-        raw = urlsafe_b64decode(key + "=" * (-len(key) % 4))
-        tenant, agent, owner, task = msgspec.json.decode(raw, type=tuple[str, str, str, str])
-    except (ValueError, msgspec.MsgspecError):
+        tenant, agent, owner, task = read_json(key, tuple[str, str, str, str])
+    except ValueError:
         raise _no_task() from None
     if viewer.role != OPERATOR and tenant != viewer.tenant:
         raise _no_task()
@@ -209,10 +207,9 @@ class Tasks:
         """The task of the path. Raises `NotFound`."""
         scope, task = read_key(request.path["key"], request.caller)
         try:
-            info = await self._store.index.get(scope, task)
+            return await self._store.index.get(scope, task)
         except TaskNotFound:
             raise _no_task() from None
-        return info
 
     async def row(self, info: TaskInfo) -> TaskRow:
         """A task as a list shows it. The attempts of a long log that is not being watched may be less than there were."""
@@ -480,15 +477,11 @@ def _cursor(request: ConsoleRequest) -> tuple[str, int] | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, int])
-    except (ValueError, msgspec.MsgspecError):
+        return read_json(text, tuple[str, int])
+    except ValueError:
         raise InvalidParams(
             "cursor is not from a page of this list", fields=(("cursor", "is unknown"),)
         ) from None
-
-
-def _write_cursor(at: tuple[str, int] | None) -> str | None:
-    return None if at is None else urlsafe_b64encode(msgspec.json.encode(at)).rstrip(b"=").decode()
 
 
 # -- routes --------------------------------------------------------------------------------------------------------
@@ -539,7 +532,7 @@ def routes(console: Console) -> Sequence[Route]:
         for states in (await tasks.counts(tenant)).values():
             for state, n in states.items():
                 counts[state] = counts.get(state, 0) + n
-        return TaskPage(rows, _write_cursor(at), counts)
+        return TaskPage(rows, encode(msgspec.json.encode(at)) if at is not None else None, counts)
 
     @api.add("GET", "/tasks/stream", "Rows of tasks as they change (`event: task`).", streams=True)
     async def stream_tasks(request: ConsoleRequest) -> None:
@@ -701,12 +694,7 @@ def _agent(request: ConsoleRequest, mount: Mount, counts: Mapping[str, int]) -> 
             )
             for skill in card.skills
         ],
-        interfaces=[
-            InterfaceView(
-                url=each.url, protocol_binding=each.protocol_binding, protocol_version=each.protocol_version
-            )
-            for each in card.supported_interfaces
-        ],
+        interfaces=msgspec.convert(card.supported_interfaces, list[InterfaceView], from_attributes=True),
         counts=counts,
         running=counts.get(TaskState.WORKING.value, 0),
     )

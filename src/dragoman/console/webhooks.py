@@ -12,7 +12,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 
-from dragoman.console.access import OPERATOR, Viewer
+from dragoman.console.access import OPERATOR, Viewer, encode, read_json
 from dragoman.console.api import ANY_QUERY, API, Console, ConsoleRequest, NotFound, TooMany, frame, stream
 from dragoman.console.tasks import iso, key_of, read_key
 from dragoman.engine.protocols import Store, TaskInfo
@@ -94,14 +93,13 @@ def webhook_view(delivery: Delivery) -> WebhookView:
 
 
 def _key(scope: Scope, task: str, webhook: int) -> str:
-    return urlsafe_b64encode(msgspec.json.encode((key_of(scope, task), webhook))).rstrip(b"=").decode()
+    return encode(msgspec.json.encode((key_of(scope, task), webhook)))
 
 
 def _read_key(key: str, viewer: Viewer) -> tuple[Scope, str, int]:
     try:
-        raw = urlsafe_b64decode(key + "=" * (-len(key) % 4))
-        task_key, webhook = msgspec.json.decode(raw, type=tuple[str, int])
-    except (ValueError, msgspec.MsgspecError):
+        task_key, webhook = read_json(key, tuple[str, int])
+    except ValueError:
         raise _no_webhook() from None
     return (*read_key(task_key, viewer), webhook)
 

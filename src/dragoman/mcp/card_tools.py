@@ -23,7 +23,7 @@ from msgspec import Struct
 from dragoman.model.card import AgentCard, Skill
 from dragoman.model.content import Part, file_part
 from dragoman.model.schema import SkillSchema, is_file, schemas_on
-from dragoman.observe.terminal import one_line
+from dragoman.observe.terminal import shorten
 
 CHECK, ANSWER, CANCEL = "check_task", "answer_task", "cancel_task"
 RESERVED = frozenset({CHECK, ANSWER, CANCEL})
@@ -147,22 +147,16 @@ def name_skills(skills: Sequence[Skill]) -> list[tuple[Skill, str]]:
     return [(by_id[id], names[id]) for id in unique]
 
 
-def flatten(text: str, limit: int) -> str:
-    """One line without control and invisible characters, cut."""
-    line = one_line(text[: limit * 4])
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def _describe(card: AgentCard, skill: Skill) -> str:
     about = [skill.description or skill.name]
     if skill.examples:
-        about.append("For example: " + "; ".join(flatten(each, 120) for each in skill.examples[:3]))
+        about.append("For example: " + "; ".join(shorten(each, 120) for each in skill.examples[:3]))
     return " ".join(about)
 
 
 def _sentence(name: str, about: str) -> str:
     """What a tool says of itself. The first words are ours, so that nobody takes the rest for ours."""
-    return flatten(f"Skill of another agent, which says about it: {about or name}", MAX_DESCRIPTION)
+    return shorten(f"Skill of another agent, which says about it: {about or name}", MAX_DESCRIPTION)
 
 
 def _plain_tool(
@@ -185,7 +179,7 @@ def _plain_tool(
     if takes_text or not (takes_files or takes_data):
         properties["text"] = {"type": "string", "description": "What the agent shall do, in words."}
     if takes_files:
-        types = ", ".join(flatten(mode, 60) for mode in known[:12] if mode not in _TEXT_MODES)
+        types = ", ".join(shorten(mode, 60) for mode in known[:12] if mode not in _TEXT_MODES)
         properties["files"] = {
             "type": "array",
             "items": file_schema(roots),
@@ -200,7 +194,7 @@ def _plain_tool(
     }
     return SkillTool(
         name=name,
-        title=flatten(title, 80),
+        title=shorten(title, 80),
         description=_sentence(title, about),
         skill=skill,
         input_schema={
@@ -235,7 +229,7 @@ def _typed_tool(
         properties[each] = {"type": "array", "items": one, **described} if several else {**one, **described}
     return SkillTool(
         name=name,
-        title=flatten(skill.name, 80),
+        title=shorten(skill.name, 80),
         description=_sentence(skill.name, about),
         skill=skill.id,
         input_schema=input_schema,
@@ -269,14 +263,6 @@ def _output_schema(output: dict[str, Any] | None) -> dict[str, Any] | None:
         "required": ["state"],
         **definitions,
     }
-
-
-def fits(schema: dict[str, Any], value: Any) -> bool:
-    """True if the value fits a schema of `clean_schema`."""
-    try:
-        return bool(Draft202012Validator(schema).is_valid(value))
-    except Exception:  # a reference that leads nowhere, or in circles: whatever the library raises
-        return False
 
 
 def clean_schema(schema: Any, *, any_type: bool = False) -> dict[str, Any] | None:
@@ -313,7 +299,7 @@ def _clean(schema: Any, depth: int) -> Any:
                 raise _Unusable  # models refuse other names, and with them the whole list of tools
             cleaned[key] = {name: _clean(each, depth + 1) for name, each in value.items()}
         elif key in ("title", "description"):
-            cleaned[key] = flatten(str(value), MAX_ANNOTATION)
+            cleaned[key] = shorten(str(value), MAX_ANNOTATION)
         elif key == "$ref":
             if not isinstance(value, str) or not value.startswith("#/"):
                 raise _Unusable  # a client could fetch it

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.mcp.card_tools import MAX_ANNOTATION, clean_schema, flatten
+from dragoman.mcp.card_tools import MAX_ANNOTATION, clean_schema
 from dragoman.model.content import Part
 from dragoman.model.questions import AskedQuestion
+from dragoman.observe.terminal import sanitize, shorten
 
 MAX_QUESTION = 2_000
 """Characters of a question that are shown."""
@@ -98,7 +99,7 @@ def _form_of_several(message: str, questions: Sequence[AskedQuestion]) -> Form:
     as_json = set()
     for question in questions:
         schema = clean_schema(question.schema, any_type=True) if question.schema is not None else None
-        label = flatten(question.text, MAX_ANNOTATION)
+        label = shorten(question.text, MAX_ANNOTATION)
         field: dict[str, Any] | None = {"type": "string"}
         if question.approval:
             field = {"type": "boolean"}
@@ -107,7 +108,7 @@ def _form_of_several(message: str, questions: Sequence[AskedQuestion]) -> Form:
         if field is None:
             as_json.add(question.key)
             field = _json_field(schema or {}, label)
-        fields[question.key] = {"title": flatten(question.key, 80), **field, "description": label}
+        fields[question.key] = {"title": shorten(question.key, 80), **field, "description": label}
     return Form(message=message, schema=_object(fields, list(fields)), json=frozenset(as_json), kind="object")
 
 
@@ -150,7 +151,7 @@ def _field(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _json_field(schema: dict[str, Any], label: str) -> dict[str, Any]:
-    shape = flatten(msgspec.json.encode(schema).decode(), 1_000)
+    shape = shorten(msgspec.json.encode(schema).decode(), 1_000)
     return {"type": "string", "title": label, "description": f"JSON that fits {shape}"}
 
 
@@ -174,7 +175,5 @@ def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 def _cut(text: str) -> str:
     """A question keeps its lines: a user reads it, in a window that says who asks."""
-    from dragoman.observe.terminal import sanitize
-
     text = sanitize(text).strip()
     return text if len(text) <= MAX_QUESTION else text[: MAX_QUESTION - 1] + "…"

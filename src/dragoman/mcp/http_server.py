@@ -96,7 +96,7 @@ class McpSessions:
 
 
 class HttpEndpoint:
-    """The ASGI application. `start` it and `stop` it, or let the lifespan do so.
+    """The ASGI application. `start` it and `stop` it.
 
     `token`: callers show this one. `forward`: callers show something in one of these headers, and the agent decides. Without
     both, whoever reaches the port may call, so pages in a browser are kept out by what they say of themselves (`Host`, `Origin`).
@@ -110,11 +110,7 @@ class HttpEndpoint:
         self.start, self.stop = self._sessions.start, self._sessions.stop
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1000})
-        elif scope["path"] == "/healthz":
+        if scope["path"] == "/healthz":
             await _respond(send, 200, b'{"status":"ok"}')
         elif scope["path"].rstrip("/") != self._path:
             await _respond(send, 404, b'{"error":"the MCP server is at %s"}' % self._path.encode())
@@ -138,14 +134,6 @@ class HttpEndpoint:
             shown = b"\0".join(headers.get(name, b"") for name in self._forward)
             return identify(shown) if shown.strip(b"\0") else False
         return ""
-
-    async def _lifespan(self, receive: Any, send: Any) -> None:
-        await receive()
-        await self.start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.stop()
-        await send({"type": "lifespan.shutdown.complete"})
 
 
 def with_disconnects(scope: Any, receive: Any) -> Any:

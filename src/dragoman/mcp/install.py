@@ -113,10 +113,8 @@ def config_file(client: McpClient, scope: str, *, folder: Path, env: Mapping[str
     return Path(client.user.replace("{config}", str(config)).replace("~", str(home), 1))
 
 
-def entry(client: McpClient, command: str, args: list[str], env: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"type": "stdio"} if client.typed else {}
-    made |= {"command": command, "args": args}
-    return {**made, "env": dict(env)} if env else made
+def entry(client: McpClient, command: str, args: list[str]) -> dict[str, Any]:
+    return {**({"type": "stdio"} if client.typed else {}), "command": command, "args": args}
 
 
 def plan(client: McpClient, path: Path, name: str, added: dict[str, Any], *, force: bool = False) -> Change:
@@ -213,10 +211,6 @@ def _toml(client: McpClient, name: str, added: dict[str, Any]) -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{json.dumps(key)} = {_toml_value(each)}" for key, each in value.items()) + " }"
-        )
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

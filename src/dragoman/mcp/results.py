@@ -20,9 +20,9 @@ from mcp import types
 from msgspec import Struct
 
 from dragoman.client.reply import Reply
-from dragoman.mcp.card_tools import flatten
 from dragoman.model.content import Message, Part, files_of
 from dragoman.model.task import Task
+from dragoman.observe.terminal import shorten
 
 MAX_TEXT = 40_000
 """Characters of text in a result."""
@@ -117,11 +117,11 @@ def _text(parts: Sequence[Part]) -> str:
 
 def _file(part: Part, uri: str, *, inline: bool) -> Any:
     name = _name(part.filename or "file")
-    kind = flatten(part.media_type, 100) or "application/octet-stream"
+    kind = shorten(part.media_type, 100) or "application/octet-stream"
     if part.url is not None:
         if not part.url.startswith(("http://", "https://")):
-            return types.TextContent(text=f"(A file that is somewhere else: {flatten(part.url, 300)})")
-        return types.ResourceLink(uri=flatten(part.url, 2_000), name=name, mime_type=kind)
+            return types.TextContent(text=f"(A file that is somewhere else: {shorten(part.url, 300)})")
+        return types.ResourceLink(uri=shorten(part.url, 2_000), name=name, mime_type=kind)
     raw = part.raw or b""
     if not inline:
         if not uri:
@@ -144,7 +144,7 @@ def _contents(raw: bytes, kind: str, uri: str) -> Any:
 
 
 def _name(text: str) -> str:
-    return flatten(text, 100) or "file"
+    return shorten(text, 100) or "file"
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def read_resource(task: Task, name: ResourceName, uri: str) -> Any:
         raise ValueError(
             f"the file has {len(raw)} bytes: more than {MAX_RESOURCE_BYTES >> 20} MiB are not passed on"
         )
-    return _contents(raw, flatten(file.media_type, 100) or "application/octet-stream", uri)
+    return _contents(raw, shorten(file.media_type, 100) or "application/octet-stream", uri)
 
 
 def resources_of(task: Task) -> Iterator[Any]:
@@ -205,7 +205,7 @@ def resources_of(task: Task) -> Iterator[Any]:
                 yield types.Resource(
                     uri=f"{piece.uri}/files/{number}",
                     name=_name(file.filename or piece.name or "file"),
-                    mime_type=flatten(file.media_type, 100) or None,
+                    mime_type=shorten(file.media_type, 100) or None,
                     size=len(file.raw),
                 )
 

@@ -52,3 +52,9 @@ def sanitize(text: str) -> str:
 def one_line(text: str) -> str:
     """Sanitize `text` and put it on one line, with single spaces."""
     return " ".join(sanitize(text).split())
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` on one line of at most `limit` characters. What is cut off leaves an ellipsis."""
+    line = one_line(text[: 4 * limit])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
