@@ -10,8 +10,8 @@ import pytest
 
 import dragoman.hub
 from dragoman.errors import Unavailable
-from dragoman.hub.store.database import PACKAGE, Database, MissingReference, Transaction, open_database
-from dragoman.hub.store.sqlite import SqliteTables
+from dragoman.hub.store.database import PACKAGE, MissingReference, Transaction, open_database
+from dragoman.hub.store.sqlite import SqliteDatabase
 from dragoman.hub.store.tenants import Tenants
 from dragoman.stores.common import scripts
 from tests.hub.house import ON_POSTGRES, House, house
@@ -41,7 +41,7 @@ async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
 async def test_a_database_locked_for_too_long_works_again_afterwards(
     tmp_path: Path,
 ) -> None:
-    database = await Database(SqliteTables(tmp_path / "hub.db", busy_seconds=0.01)).open()
+    database = await SqliteDatabase(tmp_path / "hub.db", busy_seconds=0.01).open()
     other = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
     other.execute("begin immediate")
     with pytest.raises(Unavailable, match="cannot be used right now"):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.store.database import Database, open_database
-from dragoman.hub.store.sqlite import SqliteTables
+from dragoman.hub.store.database import open_database
+from dragoman.hub.store.sqlite import SqliteDatabase
 from tests.hub.house import ON_POSTGRES, Caller, House, house
 from tests.hub.scripted import Scripted
 from tests.waiting import until
@@ -94,10 +94,9 @@ async def test_an_unfinished_request_goes_on_after_its_tables_forgot_it(tmp_path
 
 
 async def test_what_the_tables_have_is_on_disk_when_anybody_hears_of_it(tmp_path: Path) -> None:
-    tables = SqliteTables(tmp_path / "hub.db")
-    database: Database = await Database(tables).open()
-    assert tables._open is not None
-    levels: list[Any] = [db.execute("pragma synchronous").fetchone()[0] for db in tables._open]
+    database = await SqliteDatabase(tmp_path / "hub.db").open()
+    assert database._open is not None
+    levels: list[Any] = [db.execute("pragma synchronous").fetchone()[0] for db in database._open]
     await database.close()
     assert levels == [2, 2, 2], "2 is FULL: as the log of tasks, so a power cut takes nothing from either"
     await (await open_database(tmp_path / "hub.db").open()).close()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.hub.api.access import UserRules, Users
-from dragoman.hub.settings import InvalidSetting, settings
+from dragoman.hub.api.access import Users
+from dragoman.hub.settings import InvalidSetting, Settings, settings
 from tests.auth.issuer import AUDIENCE, EC, ISSUER, OTHER_EC, PUBLISHED, Pages, claims, mint
 from tests.hub.house import Caller, House, events, house, message
 
@@ -20,18 +20,7 @@ RULES: dict[str, Any] = {"oidc_issuer": ISSUER, "oidc_audience": (AUDIENCE,)}
 
 def trust(hub: House, pages: Pages | None = None, **rules: Any) -> None:
     """Let the hub read the pages of the issuer without a network."""
-    given = UserRules(
-        **{
-            "issuer": ISSUER,
-            "audience": (AUDIENCE,),
-            "tenant_claim": "tenant",
-            "scope_claim": "scope",
-            "read": ("dragoman:read",),
-            "run": ("dragoman:run",),
-            "admin": ("dragoman:admin",),
-            **rules,
-        }
-    )
+    given = Settings(**{**RULES, **{f"oidc_{name}": value for name, value in rules.items()}})
     pages = pages or Pages(**{CONFIGURATION: {"issuer": ISSUER, "jwks_uri": KEYS}, KEYS: PUBLISHED})
     hub.hub.identify_user = Users(hub.hub.tenants, given, pages).identify
 

@@ -20,7 +20,7 @@ from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import StoppableModel
 from dragoman.hub.agents.prompt import ConversationHistory, roster
 from dragoman.hub.api.about import ModelInfo
-from dragoman.hub.api.access import UserRules, Users, mounts_by_agent
+from dragoman.hub.api.access import Users, mounts_by_agent
 from dragoman.hub.api.agents import HubSource
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
@@ -118,7 +118,7 @@ def application(
     )
     fetch = Fetcher()
     if settings.oidc_issuer:
-        hub.identify_user = Users(hub.tenants, _user_rules(settings), fetch).identify
+        hub.identify_user = Users(hub.tenants, settings, fetch).identify
     factory.open(hub)
     scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
     retention = Retention(hub, opened, settings.retain_days * 86_400)
@@ -344,18 +344,6 @@ def _catalogue(settings: Settings) -> dict[str, Any]:
         "allow_private": given.allow_private or settings.allow_private,
         "interval": given.interval,
     }
-
-
-def _user_rules(settings: Settings) -> UserRules:
-    return UserRules(
-        issuer=settings.oidc_issuer,
-        audience=settings.oidc_audience,
-        tenant_claim=settings.oidc_tenant_claim,
-        scope_claim=settings.oidc_scope_claim,
-        read=settings.oidc_read,
-        run=settings.oidc_run,
-        admin=settings.oidc_admin,
-    )
 
 
 def _push(settings: Settings) -> PushOptions:

@@ -10,16 +10,15 @@ users see the same agents, tasks and conversations. The audit names the user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from msgspec import Struct
 
 from dragoman.auth.jwt import OIDC, scopes_of
 from dragoman.auth.schemes import Fetch, Presented
 from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.hub.agents.constitution import INDEX_ID
 from dragoman.hub.hub import Hub
+from dragoman.hub.settings import Settings
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.hub.store.tokens import MANAGE, READ, RUN, TENANT_PREFIX
 from dragoman.model.ops import Principal
@@ -110,25 +109,12 @@ MAX_USER_CHARACTERS = 300
 """Of the issuer and the subject together."""
 
 
-class UserRules(Struct, frozen=True, kw_only=True):
-    """How the tokens of an issuer are read."""
-
-    issuer: str
-    audience: Sequence[str]
-    tenant_claim: str
-    scope_claim: str
-    read: Sequence[str]
-    run: Sequence[str]
-    admin: Sequence[str]
-    """The words of the claim for each scope."""
-
-
 class Users:
-    """Raises `ValueError` for rules without an audience."""
+    """Those of the issuer in the settings. Raises `ValueError` if these have no audience."""
 
-    def __init__(self, tenants: Tenants, rules: UserRules, fetch: Fetch) -> None:
-        self._tenants, self._rules, self._fetch = tenants, rules, fetch
-        self._check = OIDC(rules.issuer, audience=tuple(rules.audience))
+    def __init__(self, tenants: Tenants, settings: Settings, fetch: Fetch) -> None:
+        self._tenants, self._settings, self._fetch = tenants, settings, fetch
+        self._check = OIDC(settings.oidc_issuer, audience=settings.oidc_audience)
 
     async def identify(self, token: str) -> Tenant:
         """The tenant of a user's token. Raises `Unauthenticated`, `Forbidden` and `Unavailable`."""
@@ -153,17 +139,19 @@ class Users:
         return tenant
 
     def _tenant_name(self, claims: Mapping[str, Any]) -> str:
-        words = _claim_values(claims, self._rules.tenant_claim, split=False)
+        claim = self._settings.oidc_tenant_claim
+        words = _claim_values(claims, claim, split=False)
         if len(words) != 1:
-            raise Forbidden(f"the claim {self._rules.tenant_claim} of the token must name one tenant")
+            raise Forbidden(f"the claim {claim} of the token must name one tenant")
         return words[0]
 
     def _scope(self, claims: Mapping[str, Any]) -> str:
-        rules, words = self._rules, set(_claim_values(claims, self._rules.scope_claim))
-        for scope, meant in ((MANAGE, rules.admin), (RUN, rules.run), (READ, rules.read)):
+        given = self._settings
+        words = set(_claim_values(claims, given.oidc_scope_claim))
+        for scope, meant in ((MANAGE, given.oidc_admin), (RUN, given.oidc_run), (READ, given.oidc_read)):
             if words.intersection(meant):
                 return scope
-        raise Forbidden(f"the claim {rules.scope_claim} of the token gives no scope of this hub")
+        raise Forbidden(f"the claim {given.oidc_scope_claim} of the token gives no scope of this hub")
 
 
 def _claim_values(claims: Mapping[str, Any], name: str, *, split: bool = True) -> list[str]:

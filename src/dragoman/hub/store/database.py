@@ -18,6 +18,7 @@ methods of a repository:
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from copy import copy
 from functools import wraps
@@ -72,47 +73,35 @@ class Transaction(Protocol):
 Work = Callable[[Transaction], Awaitable[T]]
 
 
-class Tables(Protocol):
-    """Where the tables are."""
+class Database(ABC):
+    """Where the tables are. `policy`: what tenants may use and store that have no policy of their own."""
 
-    async def open(self) -> None:
-        """Create the tables, or bring them to this version. Raises `Unavailable`, also for tables of a newer version."""
-        ...
-
-    async def close(self) -> None: ...
-
-    async def write(self, work: Work[T], tenant: int) -> T:
-        """Run `work` in a transaction. Two of one tenant never run at the same time, on any node."""
-        ...
-
-    async def read(self, work: Work[T]) -> T: ...
-
-    async def look_up(self, statement: str, values: Sequence[Any]) -> Row:
-        """The row of a key, or None."""
-        ...
-
-    async def version(self) -> int:
-        """A number that changes when a tenant is disabled or has a new token, by whichever process."""
-        ...
-
-
-class Database:
-    def __init__(self, tables: Tables, policy: Policy | None = None) -> None:
-        """`policy`: what tenants may use and store that have no policy of their own."""
-        self.tables = tables
+    def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
 
-    async def open(self) -> Database:
-        await self.tables.open()
-        return self
+    @abstractmethod
+    async def open(self) -> Self:
+        """Create the tables, or bring them to this version. Raises `Unavailable`, also for tables of a newer version."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Finish pending work, then close."""
-        await self.tables.close()
 
+    @abstractmethod
     async def run(self, work: Work[T], *, tenant: int = 0) -> T:
-        """Run `work` in a transaction. An exception rolls it back."""
-        return await self.tables.write(work, tenant)
+        """Run `work` in a transaction. An exception rolls it back. Two of one tenant never run at the same time, on any node."""
+
+    @abstractmethod
+    async def read(self, work: Work[T]) -> T:
+        """Run `work`, which only reads."""
+
+    @abstractmethod
+    async def look_up(self, statement: str, values: Sequence[Any] = ()) -> Row:
+        """The row of a key, or None: faster than `one`."""
+
+    @abstractmethod
+    async def version(self) -> int:
+        """A number that changes when a tenant is disabled or has a new token, by whichever process."""
 
     async def run_once(self, key: str, work: Work[T], kind: Any, *, tenant: int = 0) -> T:
         """`run`, or the stored result, of type `kind`, if `key` was run before. An empty key always runs."""
@@ -142,18 +131,6 @@ class Database:
     async def one(self, statement: str, values: Sequence[Any] = ()) -> Row:
         """The first row, or None."""
         return await self.read(lambda db: db.one(statement, values))
-
-    async def look_up(self, statement: str, values: Sequence[Any] = ()) -> Row:
-        """The row of a key: faster than `one`."""
-        return await self.tables.look_up(statement, values)
-
-    async def read(self, work: Work[T]) -> T:
-        """Run `work`, which only reads."""
-        return await self.tables.read(work)
-
-    async def version(self) -> int:
-        """A number that changes when a tenant is disabled or has a new token, by whichever process."""
-        return await self.tables.version()
 
 
 class Repository:
@@ -188,11 +165,11 @@ def transaction(
 def open_database(where: str | Path, folder: Path | None = None, *, policy: Policy | None = None) -> Database:
     """The tables of a hub: in the database at a `postgresql:` URL, or in `hub.db` in a folder. `memory:` is a temporary file."""
     if str(where).startswith(("postgresql:", "postgres:")):
-        from dragoman.hub.store.postgres import PostgresTables
+        from dragoman.hub.store.postgres import PostgresDatabase
 
-        return Database(PostgresTables(str(where)), policy)
-    from dragoman.hub.store.sqlite import SqliteTables
+        return PostgresDatabase(str(where), policy)
+    from dragoman.hub.store.sqlite import SqliteDatabase
 
     if str(where) == "memory:":
-        return Database(SqliteTables(":memory:"), policy)
-    return Database(SqliteTables(where if folder is None else folder / "hub.db"), policy)
+        return SqliteDatabase(":memory:", policy)
+    return SqliteDatabase(where if folder is None else folder / "hub.db", policy)

@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import PACKAGE, UNKNOWN, MissingReference, Row, Work
+from dragoman.hub.store.database import PACKAGE, UNKNOWN, Database, MissingReference, Row, Work
+from dragoman.hub.tenants.policy import Policy
 from dragoman.stores import UnsupportedSchema
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database, clean, migrate
+from dragoman.stores.postgres.database import Database as Connections
+from dragoman.stores.postgres.database import clean, migrate
 
 T = TypeVar("T")
 
@@ -38,38 +40,40 @@ from memories as m, to_tsquery('english', ?) as query where m.words @@ query and
 """
 
 
-class PostgresTables:
-    def __init__(self, url: str) -> None:
-        self._database = Database(
+class PostgresDatabase(Database):
+    def __init__(self, url: str, policy: Policy | None = None) -> None:
+        super().__init__(policy)
+        self._connections = Connections(
             url, patience=PATIENCE, readers=READERS, writers=WRITERS, migrations=[_create_tables]
         )
 
-    async def open(self) -> None:
+    async def open(self) -> Self:
         try:
-            await self._database.open()
+            await self._connections.open()
         except UnsupportedSchema as error:
             raise Unavailable(str(error)) from error
+        return self
 
     async def close(self) -> None:
-        await self._database.close()
+        await self._connections.close()
 
-    async def write(self, work: Work[T], tenant: int) -> T:
+    async def run(self, work: Work[T], *, tenant: int = 0) -> T:
         async def write(db: Connection) -> T:
             await db.execute(_WAIT)
             if tenant:
                 await db.execute(_LOCK, tenant & 0x7FFF_FFFF)
             return await _translated(work(PostgresTransaction(db)))
 
-        return await self._database.write(write)
+        return await self._connections.write(write)
 
     async def read(self, work: Work[T]) -> T:
-        return await self._database.read(lambda db: _translated(work(PostgresTransaction(db))))
+        return await self._connections.read(lambda db: _translated(work(PostgresTransaction(db))))
 
-    async def look_up(self, statement: str, values: Sequence[Any]) -> Row:
+    async def look_up(self, statement: str, values: Sequence[Any] = ()) -> Row:
         return await self.read(lambda db: db.one(statement, values))
 
     async def version(self) -> int:
-        return int((await self.look_up(_VERSION, ()))[0])
+        return int((await self.look_up(_VERSION))[0])
 
 
 class PostgresTransaction:
@@ -103,36 +107,8 @@ def _match(words: Sequence[str]) -> str:
 
 _PLACEHOLDER = re.compile(r"\?(\d*)")
 _HINT = re.compile(r" indexed by \w+")
-_TABLES = [
-    "admin_tokens",
-    "agent_versions",
-    "agents",
-    "artifacts",
-    "audit",
-    "budget_alerts",
-    "conversations",
-    "deleted_tenants",
-    "done",
-    "idempotency_keys",
-    "memories",
-    "messages",
-    "notifications",
-    "pictures",
-    "policies",
-    "relations",
-    "requests",
-    "runs",
-    "schedules",
-    "scratchpads",
-    "spending",
-    "tenants",
-    "todos",
-    "tokens",
-    "unused_blobs",
-    "usage",
-    "workspace_leases",
-]
-_TABLE = re.compile(rf"\b(from|into|update|join) ({'|'.join(_TABLES)})\b")
+_TABLE = re.compile(r"\b(from|into|update|join) (?!set\b)(\w+)\b(?![.(])")
+"""A table, which always follows one of these words. (`do update set` has none.)"""
 
 
 @lru_cache(maxsize=1024)

@@ -19,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import PACKAGE, UNKNOWN, MissingReference, Row, Work
+from dragoman.hub.store.database import PACKAGE, UNKNOWN, Database, MissingReference, Row, Work
+from dragoman.hub.tenants.policy import Policy
 from dragoman.stores import UnsupportedSchema
 from dragoman.stores.sqlite.file import migrate
 
@@ -41,10 +42,11 @@ and not exists (select 1 from sqlite_master where name = 'migrations')
 """
 
 
-class SqliteTables:
+class SqliteDatabase(Database):
     """`:memory:` is a temporary file that `close` deletes."""
 
-    def __init__(self, path: str | Path, *, busy_seconds: float = 10.0) -> None:
+    def __init__(self, path: str | Path, policy: Policy | None = None, *, busy_seconds: float = 10.0) -> None:
+        super().__init__(policy)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if str(path) == ":memory:":
             self._folder = tempfile.TemporaryDirectory(prefix="dragoman-hub-")
@@ -54,7 +56,7 @@ class SqliteTables:
         self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
         self._looking = Lock()
 
-    async def open(self) -> None:
+    async def open(self) -> Self:
         """Open the file, or create it for this user alone. Raises `Unavailable`."""
         if self._open is None:
             self._writer = ThreadPoolExecutor(1, "dragoman-hub-writer")
@@ -65,6 +67,7 @@ class SqliteTables:
                 raise Unavailable(str(error)) from error
             except (sqlite3.Error, OSError) as error:
                 raise Unavailable(f"the database {self.path.name} cannot be opened: {error}") from error
+        return self
 
     def _prepare(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,7 +88,7 @@ class SqliteTables:
         if self._folder is not None:
             self._folder.cleanup()
 
-    async def write(self, work: Work[T], tenant: int) -> T:
+    async def run(self, work: Work[T], *, tenant: int = 0) -> T:
         db = self._connections[0]
         return await asyncio.get_running_loop().run_in_executor(
             self._writer, _run, lambda work: _write(db, work), work
@@ -97,15 +100,14 @@ class SqliteTables:
             self._reader, _run, lambda work: _finish(work(SqliteTransaction(db))), work
         )
 
-    async def look_up(self, statement: str, values: Sequence[Any]) -> Row:
+    async def look_up(self, statement: str, values: Sequence[Any] = ()) -> Row:
         db = self._connections[2]
         with self._looking:
             return _run(lambda values: db.execute(statement, values).fetchone(), values)
 
     async def version(self) -> int:
         """It changes with every write of this or another process."""
-        row = await self.look_up("pragma data_version", ())
-        return int(row[0])
+        return int((await self.look_up("pragma data_version"))[0])
 
     @property
     def _connections(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
