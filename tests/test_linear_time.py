@@ -16,7 +16,6 @@ import html
 import logging
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -635,7 +634,6 @@ _AGENTS = [
     Constitution(id="a", event_types=(pattern,))
     for pattern in ("*" + "a" * 198 + "b", "*a" * 99 + "b", "?" * 199)
 ]
-_NOW = datetime(2026, 1, 1)
 
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "a log line": (lambda text: PlainLines().format(_record(text)), ("eyJ-", "\x1b", "token=", "://a:")),
@@ -678,11 +676,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     ),
     "run_times.parse": (
         lambda text: _refused(run_times.parse, text, 0.0),
-        ("* ", "1,", " in ", "in a", "*/2,", "@", "cron "),
-    ),
-    "run_times.parse_phrase": (
-        lambda text: _refused(run_times.parse_phrase, text, _NOW),
-        ("in ", "every ", " ", "1"),
+        ("* ", "1,", " in ", "in a", "*/2,", "@", "cron ", "in ", "every ", " ", "1"),
     ),
     "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),
     "matches_glob": (lambda text: for_event(text, _AGENTS), ("a", "b", "[")),

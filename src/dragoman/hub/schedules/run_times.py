@@ -64,7 +64,8 @@ class RunTimes(Struct, frozen=True, kw_only=True):
     first: int
     """In seconds since 1970, as all times here."""
     recur: dict[str, Any] = {}
-    """How it repeats: as in `When`, or `{"cron": "0 9 * * *"}`; with `tz`, if the zone has a name."""
+    """How it repeats: `{"every": "minute", "n": 15}`, `{"every": "week", "day": "mon", "at": "09:00"}`, `{"cron": "0 9 * * *"}`; with
+    `tz`, if the zone has a name. Empty: it does not."""
     normalized: str
 
 
@@ -76,44 +77,31 @@ def parse(phrase: str, now: float, *, timezone: str = "", default: str = "") -> 
         raise InvalidParams(why, fields=(("timezone", why),))
     name = named or timezone or default
     zone = find_zone(name)
-    recur: dict[str, Any]
     if cron.is_cron(words):
-        expression = cron.parse(words)
-        recur, kind, normalized = {"cron": expression.text}, RECURRING, expression.text
+        normalized = cron.parse(words).text
+        recur: dict[str, Any] = {"cron": normalized}
         first = next_time(recur, now, zone)
     else:
-        local = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
-        when = parse_phrase(words, local)
-        recur, kind, normalized = when.recur, when.kind, when.normalized
-        if when.recur:
-            first = next_time(when.recur, now, zone)
-        elif when.seconds:
-            first = int(now) + when.seconds
-        else:
-            first = _instant(when.first, zone) if when.first.year < _MAX_YEAR else _LATEST
+        first, recur, normalized = _parse_phrase(words, now, zone)
     if not 0 <= first < _LATEST:
         why = "this is too far away"
         raise InvalidParams(why, fields=(("schedule", why),))
     if name:
         recur, normalized = ({**recur, "tz": name} if recur else recur), f"{normalized} in {name}"
+    kind = RECURRING if recur else ONCE
     return RunTimes(kind=kind, first=first, recur=recur, normalized=normalized)
 
 
 def next_time(recur: dict[str, Any], now: float, zone: tzinfo) -> int:
     """The next time after `now`."""
-    if (text := recur.get("cron")) is not None:
-        found = cron.parse(text).next_after(datetime.fromtimestamp(now, UTC), zone)
-        assert found is not None, "parse has found one, and there is one every few years"
-        return int(found.timestamp())
-    if recur["every"] in ("minute", "hour"):
-        times: int = recur.get("n", 1)
-        return int(now) + times * (60 if recur["every"] == "minute" else 3600)
-    local = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
-    at = next_clock_time(recur, local)
-    found_at = _instant(at, zone)
-    if found_at <= now:  # the clock was set back: the same time again
-        found_at = _instant(next_clock_time(recur, at), zone)
-    return found_at
+    if (text := recur.get("cron")) is None:
+        if (every := recur["every"]) in ("minute", "hour"):
+            return int(now + recur.get("n", 1) * _UNITS[every].total_seconds())
+        hour, _, minute = recur["at"].partition(":")
+        text = f"{minute} {hour} * * {recur.get('day', '*')}"
+    found = cron.parse(text).next_after(datetime.fromtimestamp(now, UTC), zone)
+    assert found is not None, "parse has found one, and there is one every few years"
+    return int(found.timestamp())
 
 
 def format_time(at: int, zone: tzinfo) -> str:
@@ -121,10 +109,12 @@ def format_time(at: int, zone: tzinfo) -> str:
 
 
 def _instant(local: datetime, zone: tzinfo) -> int:
+    if local.year >= _MAX_YEAR:
+        return _LATEST
     return int(local.replace(tzinfo=zone, fold=0).timestamp())
 
 
-# -- phrases: times of a clock, in no zone ------------------------------------------------------------------
+# -- phrases ------------------------------------------------------------------
 
 ACCEPTED = (
     "in N minutes|hours|days|weeks, at HH:MM, tomorrow [at HH:MM], on YYYY-MM-DD [at HH:MM], every hour, "
@@ -150,43 +140,23 @@ _DEFAULT_TIME = "09:00"
 """The time of a day that is named without one."""
 
 
-class When(Struct, frozen=True, kw_only=True):
-    kind: str
-    first: datetime
-    recur: dict[str, Any] = {}
-    """How it repeats: `{"every": "minute", "n": 15}`, `{"every": "week", "day": "mon", "at": "09:00"}`."""
-    seconds: int = 0
-    """So many seconds from now, whatever the clock says; 0: at `first`."""
-    normalized: str
-    """The phrase in its normal form."""
-
-
-def parse_phrase(phrase: str, now: datetime) -> When:
-    """Raises `InvalidParams` with the accepted forms."""
-    words = " ".join(phrase.lower().split())
+def _parse_phrase(phrase: str, now: float, zone: tzinfo) -> tuple[int, dict[str, Any], str]:
+    """The first time, how it repeats, and the normal form. Raises `InvalidParams` with the accepted forms."""
+    words, local = " ".join(phrase.lower().split()), datetime.fromtimestamp(now, zone).replace(tzinfo=None)
     for form, pattern in _FORMS.items():
         if (match := pattern.fullmatch(words)) is not None:
-            match_groups = {name: value for name, value in match.groupdict().items() if value}
+            groups = {name: value for name, value in match.groupdict().items() if value}
             try:
-                return (
-                    _recurring(form, match_groups, now) if form in _EVERY else _once(form, match_groups, now)
-                )
+                if form in _EVERY:
+                    recur, text = _recurring(form, groups, local)
+                    return next_time(recur, now, zone), recur, text
+                first, text = _once(form, groups, local)
+                if groups.get("unit") in ("minute", "hour"):  # whatever the clock says
+                    return int(now + (first - local).total_seconds()), {}, text
+                return _instant(first, zone), {}, text
             except (ValueError, OverflowError):
                 break  # the 31st of a month that has thirty days, or 25 o'clock
     raise _invalid(f"{phrase[:80]!r} is not a known time")
-
-
-def next_clock_time(recur: dict[str, Any], now: datetime) -> datetime:
-    """The next time after `now`."""
-    every = recur["every"]
-    if every in ("minute", "hour"):
-        times: int = recur.get("n", 1)
-        return now + times * _UNITS[every]
-    time = _on(now, recur["at"])
-    if every == "week":
-        time += timedelta(days=(_DAYS.index(recur["day"]) - now.weekday()) % 7)
-    step = timedelta(days=7 if every == "week" else 1)
-    return time if time > now else time + step
 
 
 _UNITS = {
@@ -198,61 +168,44 @@ _UNITS = {
 _EVERY = ("hour", "every", "day", "week", "weekday")
 
 
-def _once(form: str, match_groups: dict[str, str], now: datetime) -> When:
-    seconds = 0
+def _once(form: str, groups: dict[str, str], now: datetime) -> tuple[datetime, str]:
     if form == "in":
-        n = int(match_groups["n"])
+        n = int(groups["n"])
         if not n:
             raise _invalid("in 0 is now")
-        first, text = (
-            now + n * _UNITS[match_groups["unit"]],
-            f"in {n} {match_groups['unit']}{'s' if n > 1 else ''}",
-        )
-        if match_groups["unit"] in ("minute", "hour"):
-            seconds = int(n * _UNITS[match_groups["unit"]].total_seconds())
-    elif form == "at":
-        first, text = _on(now, match_groups["at"]), f"at {_clock(match_groups['at'])}"
-        first += timedelta(days=first <= now)
-    elif form == "tomorrow":
+        return now + n * _UNITS[groups["unit"]], f"in {n} {groups['unit']}{'s' if n > 1 else ''}"
+    if form == "at":
+        first = _on(now, groups["at"])
+        return first + timedelta(days=first <= now), f"at {first:%H:%M}"
+    if form == "tomorrow":
         first = now + timedelta(days=1)
-        first = _on(first, match_groups["at"]) if "at" in match_groups else first
-        text = f"tomorrow at {first:%H:%M}"
-    else:
-        first = _on(datetime.fromisoformat(match_groups["date"]), match_groups.get("at", _DEFAULT_TIME))
-        text = f"on {first:%Y-%m-%d at %H:%M}"
-        if first <= now:
-            raise _invalid(f"{text} is over")
-    return When(kind=ONCE, first=first, seconds=seconds, normalized=text)
+        first = _on(first, groups["at"]) if "at" in groups else first
+        return first, f"tomorrow at {first:%H:%M}"
+    first = _on(datetime.fromisoformat(groups["date"]), groups.get("at", _DEFAULT_TIME))
+    text = f"on {first:%Y-%m-%d at %H:%M}"
+    if first <= now:
+        raise _invalid(f"{text} is over")
+    return first, text
 
 
-def _recurring(form: str, match_groups: dict[str, str], now: datetime) -> When:
-    at = _clock(match_groups["at"]) if "at" in match_groups else f"{now:%H:%M}"
-    recur: dict[str, Any]
+def _recurring(form: str, groups: dict[str, str], now: datetime) -> tuple[dict[str, Any], str]:
     if form == "hour":
-        recur, text = {"every": "hour"}, "every hour"
-    elif form == "every":
-        n = int(match_groups["n"])
+        return {"every": "hour"}, "every hour"
+    if form == "every":
+        n, unit = int(groups["n"]), groups["unit"]
         if not n:
             raise _invalid("every 0 is never")
-        recur, text = (
-            {"every": match_groups["unit"], "n": n},
-            f"every {n} {match_groups['unit']}{'s' if n > 1 else ''}",
-        )
-    elif form == "day":
-        recur, text = {"every": "day", "at": at}, f"every day at {at}"
-    else:
-        day = match_groups.get("day", _DAYS[now.weekday()])
-        recur, text = {"every": "week", "day": day, "at": at}, f"every {day.title()} at {at}"
-    return When(kind=RECURRING, first=next_clock_time(recur, now), recur=recur, normalized=text)
+        return {"every": unit, "n": n}, f"every {n} {unit}{'s' if n > 1 else ''}"
+    at = f"{_on(now, groups['at']) if 'at' in groups else now:%H:%M}"
+    if form == "day":
+        return {"every": "day", "at": at}, f"every day at {at}"
+    day = groups.get("day", _DAYS[now.weekday()])
+    return {"every": "week", "day": day, "at": at}, f"every {day.title()} at {at}"
 
 
 def _on(day: datetime, at: str) -> datetime:
     hour, _, minute = at.partition(":")
     return day.replace(hour=int(hour), minute=int(minute), second=0, microsecond=0)
-
-
-def _clock(at: str) -> str:
-    return f"{_on(datetime(2000, 1, 1), at):%H:%M}"
 
 
 def _invalid(why: str) -> InvalidParams:
