@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_DEPTH = 64
 """Maximum depth of folders."""
@@ -73,12 +74,35 @@ def copy(source: Path, target: Path) -> None:
     Raises `OSError`, and `TooDeepError`.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    origin, made = os.open(source, _FOLDER), os.open(target, _FOLDER)
+    origin, made = open_folder(source), open_folder(target)
     try:
         _copy_folder(origin, made, target, 1)
     finally:
         os.close(origin)
         os.close(made)
+
+
+def open_folder(name: str | Path, inside: int | None = None) -> int:
+    """Open a folder, but not a link to one. Raises `OSError`."""
+    return os.open(name, _FOLDER, dir_fd=inside)
+
+
+def open_file(root: Path, path: str) -> BinaryIO:
+    """Open a plain file below a folder, without following links. Raises `OSError`."""
+    *folders, name = path.split("/")
+    at = open_folder(root)
+    try:
+        for folder in folders:
+            below = open_folder(folder, at)
+            os.close(at)
+            at = below
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError("not a plain file")
+    return open(file, "rb")
 
 
 def remove(path: Path, trash: Path) -> None:
@@ -102,7 +126,7 @@ def remove(path: Path, trash: Path) -> None:
 def empty_trash(trash: Path) -> None:
     """Remove the trash with its content, also after a crash."""
     try:
-        trash_folder = os.open(trash, _FOLDER)
+        trash_folder = open_folder(trash)
     except FileNotFoundError:
         return
     try:
@@ -138,7 +162,7 @@ def unlock(name: str | Path, about: os.stat_result, folder: int | None = None) -
 def _opened(
     name: str | Path, before: str, folder: int | None = None
 ) -> tuple[int, Iterator[os.DirEntry[str]], str]:
-    at = os.open(name, _FOLDER, dir_fd=folder)
+    at = open_folder(name, folder)
     return at, iter(os.scandir(at)), before
 
 
@@ -148,7 +172,7 @@ def _delete_entry(name: str, trash_folder: int, waiting: list[str]) -> None:
         os.unlink(name, dir_fd=trash_folder)
         return
     unlock(name, about, trash_folder)
-    folder = os.open(name, _FOLDER, dir_fd=trash_folder)
+    folder = open_folder(name, trash_folder)
     try:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
@@ -187,13 +211,13 @@ def _copy(name: str, source: int, target: int, path: Path, known: os.stat_result
         known = None
     if stat.S_ISDIR(mode):
         unlock(name, about, source)
-        inside = os.open(name, _FOLDER, dir_fd=source)
+        inside = open_folder(name, source)
         try:
             if known is None:
                 os.mkdir(name, 0o700, dir_fd=target)
             else:
                 unlock(name, known, target)
-            made = os.open(name, _FOLDER, dir_fd=target)
+            made = open_folder(name, target)
             try:
                 _copy_folder(inside, made, path / name, depth + 1)
             finally:

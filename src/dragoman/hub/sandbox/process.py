@@ -87,6 +87,7 @@ cd /mnt/workspace
 export HOME=/mnt/workspace PATH=/usr/local/bin:/usr/bin:/bin
 exec setpriv $as --no-new-privs --bounding-set=-all --inh-caps=-all nice -n 10 prlimit $limits sh -c "$command"
 """
+_APART_FLAGS = ("-n", "-m", "-i", "-u", "-p", "-f", "--kill-child")
 _OFFLINE = 'limits=$1; as=$3; exec setpriv $as --no-new-privs prlimit $limits sh -c "$2"'
 _BARE = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
 _AS = "import os, sys; uid, gid, *rest = sys.argv[1:]; os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid)); "
@@ -166,21 +167,7 @@ class Process:
             return [*first, *self._bubblewrap(folder), *self._limited(as_.split(), command)]
         if way == NAMESPACES:
             base = next(each for each in _BASES if os.path.isdir(each) and not folder.is_relative_to(each))
-            apart = [
-                *enter,
-                "-n",
-                "-m",
-                "-i",
-                "-u",
-                "-p",
-                "-f",
-                "--kill-child",
-                "sh",
-                "-c",
-                _APART,
-                "sh",
-                base,
-            ]
+            apart = [*enter, *_APART_FLAGS, "sh", "-c", _APART, "sh", base]
             view = [f"{path}={target}" if target else path for path, target in _view()]
             return [*first, *apart, f"{self._limits} --nproc=256", command, as_, *view, "--", *self._hidden]
         if way == OFFLINE:

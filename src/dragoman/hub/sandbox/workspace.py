@@ -17,7 +17,15 @@ from pathlib import Path
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.sandbox.child_process import RunAsUser
-from dragoman.hub.sandbox.folder_copy import TooDeepError, copy, empty_trash, entries, remove
+from dragoman.hub.sandbox.folder_copy import (
+    TooDeepError,
+    copy,
+    empty_trash,
+    entries,
+    open_file,
+    open_folder,
+    remove,
+)
 from dragoman.hub.store.artifacts import clean_path
 from dragoman.hub.tenants.policy import QuotaExceeded
 
@@ -52,7 +60,7 @@ class Workspace:
             raise QuotaExceeded(
                 f"no room for {path}: {used} of {self._limit} bytes of the workspace are used"
             )
-        with self._inside(folders, make=True) as folder:
+        with self._inside(folders) as folder:
             fresh = f".{os.getpid()}-{os.urandom(4).hex()}"
             file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
             try:
@@ -68,13 +76,10 @@ class Workspace:
     def read(self, path: str) -> bytes | None:
         """The first `READ_LIMIT` + 1 bytes of a plain file; None if there is none."""
         try:
-            *folders, name = clean_path(path).split("/")
-            with self._inside(folders) as folder:
-                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with open_file(self.root, clean_path(path)) as file:
+                return file.read(READ_LIMIT + 1)
         except (InvalidParams, OSError):
             return None
-        with open(file, "rb") as opened:
-            return opened.read(READ_LIMIT + 1) if stat.S_ISREG(os.fstat(file).st_mode) else None
 
     def list(self, most: int = 200) -> list[tuple[str, int]]:
         """Plain files: path and size, by path."""
@@ -135,17 +140,15 @@ class Workspace:
     # ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _inside(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
-        """Open a folder below the root without following links. Raises `OSError`, or `InvalidParams` if `make`."""
-        at = _folder(self.root)
+    def _inside(self, folders: Sequence[str]) -> Iterator[int]:
+        """Open a folder below the root, which is created, without following links. Raises `InvalidParams`."""
+        at = open_folder(self.root)
         try:
             for name in folders:
                 try:
-                    below = self._below(at, name) if make else _folder(name, at)
+                    below = self._below(at, name)
                 except OSError as error:
-                    if make:
-                        raise InvalidParams(f"{name} is not a folder to write into") from error
-                    raise
+                    raise InvalidParams(f"{name} is not a folder to write into") from error
                 os.close(at)
                 at = below
             yield at
@@ -158,15 +161,10 @@ class Workspace:
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
             made = True
-        below = _folder(name, at)
+        below = open_folder(name, at)
         if made and self._owner is not None:
             self._owner.chown(below)
         return below
-
-
-def _folder(path: str | Path, at: int | None = None) -> int:
-    """Open a folder, but not a link to one. Raises `OSError`."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
 
 
 def min_free_bytes(free: int) -> int:

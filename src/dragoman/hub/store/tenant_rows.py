@@ -20,19 +20,11 @@ from dragoman.hub.store.tokens import next_generation, write_audit
 
 PAGE_ROWS = 200
 
-_BY_ID = {
-    "conversations": "tenant_id = ?1",
-    "messages": "conversation_id in (select id from conversations where tenant_id = ?1)",
-    "artifacts": "tenant_id = ?1",
-    "memories": "tenant_id = ?1",
-    "relations": "tenant_id = ?1",
-    "todos": "tenant_id = ?1",
-    "schedules": "tenant_id = ?1",
-    "runs": "tenant_id = ?1",
-    "tokens": "tenant_id = ?1",
-    "audit": "tenant_id = ?1",
-}
-"""Tables with an id, and which rows."""
+_BY_ID = (
+    *("conversations", "messages", "artifacts", "memories", "relations", "todos", "schedules", "runs"),
+    *("tokens", "audit"),
+)
+"""Tables with an id."""
 _OTHERS = {
     "agents": "agent_id",
     "agent_versions": "agent_id, version",
@@ -69,7 +61,7 @@ class Exports:
         while True:
             if table in _BY_ID:
                 statement = (
-                    f"select {_columns(table)} from {table} where {_BY_ID[table]} and id > ?2 "
+                    f"select {_columns(table)} from {table} where {_of_tenant(table)} and id > ?2 "
                     f"order by id limit {PAGE_ROWS}"
                 )
             else:
@@ -95,6 +87,13 @@ class Exports:
             yield row["key"], row["media_type"], bytes(row["content"])
 
 
+def _of_tenant(table: str) -> str:
+    """Which rows of a table a tenant has."""
+    if table == "messages":
+        return "conversation_id in (select id from conversations where tenant_id = ?1)"
+    return "tenant_id = ?1"
+
+
 def _columns(table: str) -> str:
     """Large contents are not read at all."""
     if table == "artifacts":
@@ -107,20 +106,11 @@ def _columns(table: str) -> str:
 PIECE_ROWS = 500
 """What one transaction deletes of a table."""
 
-_IN_CONVERSATIONS = "conversation_id in (select id from conversations where tenant_id = ?1)"
-_TABLES = {
-    "notifications": ("id", "tenant_id = ?1"),
-    "runs": ("id", "tenant_id = ?1"),
-    "requests": ("n", "tenant_id = ?1"),
-    "relations": ("id", "tenant_id = ?1"),
-    "memories": ("id", "tenant_id = ?1"),
-    "todos": ("id", "tenant_id = ?1"),
-    "artifacts": ("id", "tenant_id = ?1"),
-    "messages": ("id", _IN_CONVERSATIONS),
-    "conversations": ("id", "tenant_id = ?1"),
-    "schedules": ("id", "tenant_id = ?1"),
-}
-"""Tables that may have many rows of a tenant: their key, and which rows. The others go with the row of the tenant."""
+_TABLES = (
+    *("notifications", "runs", "requests", "relations", "memories", "todos", "artifacts", "messages"),
+    *("conversations", "schedules"),
+)
+"""Tables that may have many rows of a tenant. The others go with the row of the tenant."""
 _KEYED = ("done", "pictures")
 """Tables whose keys begin with the number of a tenant and a slash."""
 
@@ -167,8 +157,10 @@ class Deletions:
 
     async def delete_rows(self, tenant: int) -> bool:
         """Delete a piece of what the tenant had. True if there may be more."""
-        for table, (key, which) in _TABLES.items():
-            statement = f"delete from {table} where {key} in (select {key} from {table} where {which} limit {PIECE_ROWS})"
+        for table in _TABLES:
+            key = "n" if table == "requests" else "id"
+            piece = f"select {key} from {table} where {_of_tenant(table)} limit {PIECE_ROWS}"
+            statement = f"delete from {table} where {key} in ({piece})"
             if await self._db.change(statement, (tenant,)):
                 return True
         for table in _KEYED:

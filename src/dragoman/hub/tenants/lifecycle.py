@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import stat
 import time
 import zipfile
@@ -39,7 +38,7 @@ from dragoman.engine.protocols import CatalogueStore, Store, TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.periodic import PeriodicWork
-from dragoman.hub.sandbox.folder_copy import TooDeepError, entries, remove
+from dragoman.hub.sandbox.folder_copy import TooDeepError, entries, open_file, remove
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import BlobSweeper
 from dragoman.hub.store.database import Database
@@ -329,29 +328,12 @@ def _plain_files(root: Path) -> list[str]:
 async def _read_file(root: Path, path: str) -> AsyncIterator[bytes]:
     """A plain file below a folder. Links are not followed; what is gone meanwhile is empty."""
     try:
-        file = await asyncio.to_thread(_open_below, root, path)
+        file = await asyncio.to_thread(open_file, root, path)
     except OSError:
         return
     with file:
         while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
             yield chunk
-
-
-def _open_below(root: Path, path: str) -> Any:
-    *folders, name = path.split("/")
-    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        for folder in folders:
-            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-            os.close(at)
-            at = below
-        found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
-    finally:
-        os.close(at)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError("not a plain file")
-    return open(found, "rb")
 
 
 def file_name(tenant: Tenant) -> str:

@@ -47,6 +47,12 @@ class Command(Struct, frozen=True, kw_only=True):
         return f"{self.name} {self.args}".strip()
 
 
+def parse_id(text: str) -> int:
+    """The number that a model writes: `7` or `#7`; 0, which is no id, for anything else."""
+    text = text.strip().removeprefix("#")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
+
+
 class Budget:
     """The tokens that a request may use, those of delegated agents included."""
 

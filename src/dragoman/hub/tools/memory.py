@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dragoman.hub.quote import flatten, quote
 from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
-from dragoman.hub.tools import Command, Session, Tool
+from dragoman.hub.tools import Command, Session, Tool, parse_id
 
 BODY_LIMIT = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
@@ -31,10 +31,6 @@ class MemTool(Tool):
     def __init__(self, scratchpads: Scratchpads, memories: Memories) -> None:
         self._pads, self._memories = scratchpads, memories
         self._verbs: dict[str, Verb] = {
-            "write": self._write,
-            "read": self._read,
-            "show": self._read,
-            "clear": self._clear,
             "shared": self._shared,
             "search": self._search,
             "entries": self._entries,
@@ -51,35 +47,29 @@ class MemTool(Tool):
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
+        if verb.lower() in ("write", "read", "show", "clear"):
+            return await self._pad(verb.lower(), rest.strip(), session, session.agent)
         if (do := self._verbs.get(verb.lower())) is None:
             return f"ERR: usage:\n{USAGE}"
         return await do(rest.strip(), command, session)
 
-    # -- notes -------------------------------------------------------------------------------------------------
-
-    async def _write(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        if not rest:
-            return "ERR: usage: /mem write <text>"
+    async def _pad(self, verb: str, text: str, session: Session, scope: str) -> str:
+        """The notes of the agent, or those that all agents share."""
         pads = self._pads.once(session.write_key)
-        await pads.add(session.tenant, session.agent if scope is None else scope, rest)
-        return "OK: noted"
-
-    async def _read(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        return (
-            await self._pads.read(session.tenant, session.agent if scope is None else scope) or "(no memory)"
-        )
-
-    async def _clear(self, rest: str, command: Command, session: Session, scope: str | None = None) -> str:
-        pads = self._pads.once(session.write_key)
-        await pads.clear(session.tenant, session.agent if scope is None else scope)
-        return "OK: cleared"
+        match verb:
+            case "write" if text:
+                await pads.add(session.tenant, scope, text)
+                return "OK: noted"
+            case "read" | "show":
+                return await pads.read(session.tenant, scope) or "(no memory)"
+            case "clear":
+                await pads.clear(session.tenant, scope)
+                return "OK: cleared"
+        return f"ERR: usage: /mem {'' if scope else 'shared '}write <text> | read | clear"
 
     async def _shared(self, rest: str, command: Command, session: Session) -> str:
-        verb, _, rest = rest.partition(" ")
-        do = {"write": self._write, "read": self._read, "clear": self._clear}.get(verb)
-        if do is None:
-            return "ERR: usage: /mem shared write <text> | read | clear"
-        return await do(rest.strip(), command, session, SHARED)
+        verb, _, text = rest.partition(" ")
+        return await self._pad(verb, text.strip(), session, SHARED)
 
     # -- entries -----------------------------------------------------------------------------------------------
 
@@ -108,7 +98,7 @@ class MemTool(Tool):
         return "\n".join(_line(entry) for entry in found) or "(no entries)"
 
     async def _entry(self, rest: str, command: Command, session: Session) -> str:
-        entry = await self._memories.get(session.tenant, _id(rest))
+        entry = await self._memories.get(session.tenant, parse_id(rest))
         if entry is None:
             return f"ERR: there is no entry {rest!r}"
         lines = [_line(entry), quote(entry.content) if entry.content else ""]
@@ -127,11 +117,11 @@ class MemTool(Tool):
     async def _expand(self, rest: str, command: Command, session: Session) -> str:
         given = re.search(r"depth=(\d)", rest)
         depth = min(2, int(given[1])) if given else 1
-        around = await self._memories.around(session.tenant, _id(rest.split(" ")[0]), depth=depth)
+        around = await self._memories.around(session.tenant, parse_id(rest.split(" ")[0]), depth=depth)
         return "\n".join(f"{'  ' * distance}{_line(entry)}" for distance, entry in around) or "(nothing near)"
 
     async def _density(self, rest: str, command: Command, session: Session) -> str:
-        id = _id(rest)
+        id = parse_id(rest)
         relations = await self._memories.relations(session.tenant, id)
         away = sum(relation.source_id == id for relation in relations)
         kinds = ", ".join(sorted({relation.relation for relation in relations})) or "none"
@@ -145,7 +135,7 @@ class MemTool(Tool):
             if len(words) != 3:
                 return f"ERR: usage: /mem add link <id> <relation> <id>; relations: {' '.join(RELATIONS)}"
             memories = self._memories.once(session.write_key)
-            made = await memories.relate(session.tenant, _id(words[0]), words[1], _id(words[2]))
+            made = await memories.relate(session.tenant, parse_id(words[0]), words[1], parse_id(words[2]))
             return f"OK: added link #{made.id}"
         if what != "entry":
             return f"ERR: usage:\n{USAGE}"
@@ -169,21 +159,16 @@ class MemTool(Tool):
             " ".join(title.split()),
             body,
             source=session.agent,
-            artifact_id=_id(artifact[1]) if artifact else None,
+            artifact_id=parse_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
-            supersedes=[_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
+            supersedes=[parse_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
         )
         return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
-        if not await self._memories.once(session.write_key).invalidate(session.tenant, _id(rest)):
+        if not await self._memories.once(session.write_key).invalidate(session.tenant, parse_id(rest)):
             return f"ERR: there is no entry {rest!r} that holds"
-        return f"OK: entry #{_id(rest)} does not hold any more"
-
-
-def _id(text: str) -> int:
-    text = text.strip().removeprefix("#")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 18 else 0
+        return f"OK: entry #{parse_id(rest)} does not hold any more"
 
 
 def _line(entry: MemoryEntry) -> str:
@@ -242,13 +227,11 @@ class LessonTool(Tool):
         return [_lesson_line(entry) for entry in await self._memories.search(session.tenant, search)]
 
     async def _delete(self, which: str, session: Session) -> str:
-        id = which.strip().removeprefix("#")
-        entry = None
-        if id.isdecimal() and len(id) < 16:
-            entry = await self._memories.get(session.tenant, int(id))
+        id = parse_id(which)
+        entry = await self._memories.get(session.tenant, id)
         mine = entry is not None and (entry.type, entry.source) == (LESSON, session.agent)
         memories = self._memories.once(session.write_key)
-        if not mine or not await memories.invalidate(session.tenant, int(id)):
+        if not mine or not await memories.invalidate(session.tenant, id):
             return f"ERR: there is no lesson {which!r} of yours"
         return f"OK: lesson #{id} is deleted"
 

@@ -8,7 +8,7 @@ from dragoman.hub.quote import flatten, quote
 from dragoman.hub.schedules.run_times import find_zone, format_time
 from dragoman.hub.store.schedules import ACTIVE, PAUSED, Schedule, Schedules
 from dragoman.hub.store.todos import MAX_SUBJECT_CHARACTERS, OPEN, STATES, Todo, Todos
-from dragoman.hub.tools import Command, Session, Tool
+from dragoman.hub.tools import Command, Session, Tool, parse_id
 
 _TODO_VERBS = {"start": "in_progress", "done": "completed", "cancel": "canceled", "reopen": "pending"}
 
@@ -63,9 +63,8 @@ class TodoTool(Tool):
 
     async def _find(self, which: str, session: Session) -> int:
         """The id of a todo by number, subject, or unique start of its subject, open ones first; 0: none."""
-        number = which.removeprefix("#")
-        if number.isdecimal():
-            return int(number) if len(number) < 16 else 0
+        if which.removeprefix("#").isdecimal():
+            return parse_id(which)
         if len(which) > MAX_SUBJECT_CHARACTERS:
             return 0
         for states in (OPEN, STATES):
@@ -113,8 +112,7 @@ class ScheduleTool(Tool):
 
     async def run(self, command: Command, session: Session) -> str:
         verb, _, rest = command.args.partition(" ")
-        which = rest.strip().removeprefix("#")
-        id = int(which) if which.isdecimal() and len(which) < 16 else 0
+        id = parse_id(rest)
         if verb in ("", "list"):
             found = await self._schedules.list(session.tenant)
             return "\n".join(self._line(each) for each in found) or "(nothing is scheduled)"
