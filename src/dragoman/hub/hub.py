@@ -419,9 +419,7 @@ class Hub:
                 continue
             if not snapshot.terminal:
                 continue
-            text, used = events.answer_of(snapshot)
-            answer = text if events.state_of(snapshot) == "completed" else None
-            await self.conversations.add_answer(conversation, request, answer, **used)
+            await events.store_answer(self.conversations, conversation, snapshot)
 
     async def _release_versions(self, tenant: int) -> int:
         """Release the versions of agents whose requests have ended, so that they can be deleted. Returns how many requests."""

@@ -450,11 +450,17 @@ def check_message(request: SendMessage, first: Mail | None = None) -> bool:
 
     `first`: the message of a task that exists. Then data may be the answer to a question.
     """
-    if first is not None and any(part.data is not UNSET for part in request.message.parts):
-        return False
     pictures = request.metadata.get(VIA) == NATIVE and bool(images_of(request.message))
-    if any(part.text is None and not pictures for part in request.message.parts):
-        raise ContentTypeNotSupported("this agent takes text only: text/plain")
-    if not pictures and not text_of(request.message).strip():
-        raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
+    if not pictures:
+        check_text(request.message, answers=first is not None)
     return False
+
+
+def check_text(message: Message, *, answers: bool = False) -> None:
+    """Constitutions take only text, and data as an answer to a question. Raises `A2AError`."""
+    if answers and any(part.data is not UNSET for part in message.parts):
+        return
+    if any(part.text is None for part in message.parts):
+        raise ContentTypeNotSupported("this agent takes text only: text/plain")
+    if not text_of(message).strip():
+        raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))

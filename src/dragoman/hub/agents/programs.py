@@ -161,15 +161,7 @@ class AgentProgram:
         given = turn.first.metadata
         with all.quotas.running(tenant, self.agent, turn.task_id, asked=VIA in given):
             if VIA in given:
-                conversation = given.get("x-arbiter.conversation_id", 0)
-                await all.requests.store(
-                    tenant.id,
-                    turn.task_id,
-                    self.agent,
-                    via=given[VIA],
-                    conversation=conversation,
-                    version=given.get(AGENT_VERSION),
-                )
+                await all.requests.store_from(tenant.id, turn.task_id, self.agent, given)
             program = await self._program(tenant, turn)
             if program is None:
                 turn.finish(TaskState.FAILED, "the agent is gone", _failure(self.agent, "not_found"))

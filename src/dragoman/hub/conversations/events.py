@@ -24,6 +24,7 @@ from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
 from dragoman.hub.metadata import ARBITER
 from dragoman.hub.models import Usage
+from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.requests import StoredRequest
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.content import Artifact, Message, Part
@@ -261,6 +262,13 @@ def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
         "read": used.get("x-arbiter.input_tokens", 0),
         "written": used.get("x-arbiter.output_tokens", 0),
     }
+
+
+async def store_answer(conversations: Conversations, conversation: int, ended: Snapshot) -> None:
+    """Add the answer of a request that has ended to its conversation, if there is one."""
+    text, used = answer_of(ended)
+    answer = text if state_of(ended) == "completed" else None
+    await conversations.add_answer(conversation, ended.task_id, answer, **used)
 
 
 def describe_request(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:

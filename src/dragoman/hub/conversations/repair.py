@@ -15,7 +15,7 @@ from dragoman.errors import TaskNotFound
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.errors import NotFound
-from dragoman.hub.metadata import AGENT_VERSION, VIA
+from dragoman.hub.metadata import VIA
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.requests import Requests
 from dragoman.hub.store.tenants import Tenants
@@ -67,15 +67,6 @@ async def _restore(info: TaskInfo, store: Store, requests: Requests, conversatio
             await conversations.find(tenant, conversation)
             await conversations.add_question(conversation, info.id, message_text(first.message.parts))
             if snapshot.terminal:
-                text, used = events.answer_of(snapshot)
-                answer = text if events.state_of(snapshot) == "completed" else None
-                await conversations.add_answer(conversation, info.id, answer, **used)
-    await requests.store(
-        tenant,
-        info.id,
-        info.scope.agent,
-        via=first.metadata[VIA],
-        conversation=conversation,
-        version=first.metadata.get(AGENT_VERSION),
-    )
+                await events.store_answer(conversations, conversation, snapshot)
+    await requests.store_from(tenant, info.id, info.scope.agent, first.metadata)
     return True

@@ -7,10 +7,12 @@ starts, so a repetition after a crash, or during the first request, gets the sam
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
+from dragoman.hub.metadata import AGENT_VERSION, VIA
 from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 
 _ADD = """
@@ -59,6 +61,17 @@ class Requests(Repository):
         """Store a request, once. `version` is that of the agent."""
         values = (tenant, request, agent, conversation, via, int(time.time()), version)
         await self._db.change(_ADD, values)
+
+    async def store_from(self, tenant: int, request: str, agent: str, metadata: Mapping[str, Any]) -> None:
+        """Store a request by the metadata of its first message."""
+        await self.store(
+            tenant,
+            request,
+            agent,
+            via=metadata[VIA],
+            conversation=metadata.get("x-arbiter.conversation_id", 0),
+            version=metadata.get(AGENT_VERSION),
+        )
 
     async def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, of `agent` or of the first agent with that id."""

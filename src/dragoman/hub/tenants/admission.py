@@ -26,13 +26,12 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.errors import (
     A2AError,
-    ContentTypeNotSupported,
-    InvalidParams,
     RateLimited,
     TaskNotFound,
     Unauthenticated,
     keep_going,
 )
+from dragoman.hub.agents.constitution_agent import check_text
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.models import Usage
@@ -351,7 +350,7 @@ class Admission:
         found = await self._catalogue.find(tenant.id, agent)
         message, native = request.message, via == NATIVE
         if not isinstance(found, Agent) and not native:
-            _check_text(message, answers=bool(message.task_id) and not call.names_tasks)
+            check_text(message, answers=bool(message.task_id) and not call.names_tasks)
         if found is None and not inline:
             raise TaskNotFound("", message=f"there is no agent {agent[:80]!r}")
         metadata = {VIA: via, **(request.metadata if native else _without_hub_metadata(request.metadata))}
@@ -450,16 +449,6 @@ def _with_ids(message: Message) -> Message:
         task_id=message.task_id or secrets.token_hex(8),
         context_id=message.context_id or ("" if message.task_id else secrets.token_hex(8)),
     )
-
-
-def _check_text(message: Message, *, answers: bool = False) -> None:
-    """Constitutions take only text, and data as an answer to a question. This check comes before all others."""
-    if answers and any(part.data is not msgspec.UNSET for part in message.parts):
-        return
-    if any(part.text is None for part in message.parts):
-        raise ContentTypeNotSupported("this agent takes text only: text/plain")
-    if not any(part.text and part.text.strip() for part in message.parts):
-        raise InvalidParams("the message has no text", fields=(("message.parts", "hold no text"),))
 
 
 def _without_hub_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
