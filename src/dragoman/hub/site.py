@@ -34,12 +34,7 @@ from dragoman.hub.api import (
     scope_of,
 )
 from dragoman.hub.api.about import ModelInfo
-from dragoman.hub.api.access import (
-    AGENTS_PATH,
-    AuthenticatedTenant,
-    authenticate,
-    bearer,
-)
+from dragoman.hub.api.access import AGENTS_PATH, AuthenticatedTenant, authenticate, bearer
 from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER

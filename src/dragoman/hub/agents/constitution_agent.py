@@ -26,16 +26,7 @@ from dragoman.hub.agents.prompt import CONTINUE as GO_ON
 from dragoman.hub.agents.prompt import query, roster, system
 from dragoman.hub.agents.routing import hand_over
 from dragoman.hub.metadata import NATIVE, VIA
-from dragoman.hub.models import (
-    ChatMessage,
-    Image,
-    Model,
-    Prompt,
-    Usage,
-    estimate,
-    traits_of,
-    without_images,
-)
+from dragoman.hub.models import ChatMessage, Image, Model, Prompt, Usage, estimate, traits_of, without_images
 from dragoman.hub.models.calls import ModelReply, ask, recorded_reply
 from dragoman.hub.models.offered import Prices
 from dragoman.hub.quote import flatten

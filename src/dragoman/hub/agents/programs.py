@@ -217,13 +217,7 @@ class StoppableModel:
     """
 
     def __init__(
-        self,
-        model: Model,
-        tenants: Tenants,
-        *,
-        names: ModelNames,
-        policies: Policies,
-        budgets: Budgets,
+        self, model: Model, tenants: Tenants, *, names: ModelNames, policies: Policies, budgets: Budgets
     ) -> None:
         self._model, self._tenants = model, tenants
         self._names, self._policies, self._budgets = names, policies, budgets

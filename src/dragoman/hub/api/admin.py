@@ -319,11 +319,7 @@ def token_routes(hub: Hub) -> list[Route]:
     return [
         *_token_routes(hub, RouteList("tokens", read=MANAGE, write=MANAGE), "/v1/tokens", own, keep_one=True),
         *_token_routes(
-            hub,
-            RouteList("admin", access=ADMIN),
-            "/v1/admin/tenants/{tenant}/tokens",
-            named,
-            keep_one=False,
+            hub, RouteList("admin", access=ADMIN), "/v1/admin/tenants/{tenant}/tokens", named, keep_one=False
         ),
     ]
 
@@ -376,11 +372,7 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     async def rotate(request: ApiRequest, body: TokenRotation) -> Any:
         tenant, actor = await find(request)
         token, secret = await tokens.rotate(
-            tenant.id,
-            request.path_id(),
-            overlap=body.overlap_seconds,
-            expires_at=_expiry(body),
-            actor=actor,
+            tenant.id, request.path_id(), overlap=body.overlap_seconds, expires_at=_expiry(body), actor=actor
         )
         stopped, _ = await hub.stop_tenant(tenant)
         return {"token": token.public, "secret": secret, "cancelled": stopped}

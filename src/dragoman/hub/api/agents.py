@@ -177,10 +177,7 @@ async def describe_policy(hub: Hub, tenant: int) -> dict[str, Any]:
     return {
         "policy": await hub.policies.of(tenant),
         "today": await hub.spending.today(tenant),
-        "stored": {
-            **await hub.policies.stored(tenant),
-            "request_bytes": await hub.request_bytes(tenant),
-        },
+        "stored": {**await hub.policies.stored(tenant), "request_bytes": await hub.request_bytes(tenant)},
     }
 
 

@@ -106,12 +106,7 @@ class Artifacts(Repository):
         self._limits = file_limit, conversation_limit, tenant_limit
 
     async def put(
-        self,
-        tenant: str | int,
-        conversation: int,
-        path: str,
-        content: bytes,
-        mime: str = "",
+        self, tenant: str | int, conversation: int, path: str, content: bytes, mime: str = ""
     ) -> StoredFile:
         """Create or replace a file. Raises `InvalidParams`, `QuotaExceeded`."""
         size, of_file = len(content), self._limits[0]
@@ -123,12 +118,7 @@ class Artifacts(Repository):
         return await self.put_pieces(tenant, conversation, path, _pieces(content), mime)
 
     async def put_pieces(
-        self,
-        tenant: str | int,
-        conversation: int,
-        path: str,
-        pieces: AsyncIterable[bytes],
-        mime: str = "",
+        self, tenant: str | int, conversation: int, path: str, pieces: AsyncIterable[bytes], mime: str = ""
     ) -> StoredFile:
         """`put`, for a content that comes in pieces. It is not all in memory. Raises what `pieces` raises, too."""
         path, source = clean_path(path), aiter(pieces)

@@ -24,13 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.errors import (
-    A2AError,
-    RateLimited,
-    TaskNotFound,
-    Unauthenticated,
-    keep_going,
-)
+from dragoman.errors import A2AError, RateLimited, TaskNotFound, Unauthenticated, keep_going
 from dragoman.hub.agents.constitution_agent import check_text
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
@@ -83,12 +77,7 @@ class Quotas:
     """Limits of requests per tenant; 0: no limit. `shared` counts over all hubs of a store."""
 
     def __init__(
-        self,
-        *,
-        max_running: int = 0,
-        per_minute: int = 0,
-        burst: int = 0,
-        shared: SharedQuota | None = None,
+        self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0, shared: SharedQuota | None = None
     ) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
         self._shared = shared

@@ -120,14 +120,7 @@ def _refusal(agent: str, task: str, session: Session) -> str | None:
 
 
 async def delegate(
-    session: Session,
-    agent: str,
-    task: str,
-    key: str,
-    stream: int,
-    context: list[str],
-    *,
-    channel: str = "",
+    session: Session, agent: str, task: str, key: str, stream: int, context: list[str], *, channel: str = ""
 ) -> tuple[bool, str]:
     """Delegate `task` to `agent`. Returns whether it succeeded, and its answer.
 

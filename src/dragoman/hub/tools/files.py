@@ -89,11 +89,7 @@ class ReadTool(Tool):
     usage = "/read <path> | /read #<id> [via=mem:<entry>]   read a file that was kept"
 
     def __init__(
-        self,
-        artifacts: Artifacts,
-        memories: Memories,
-        pictures: Pictures,
-        sandbox: Sandbox | None = None,
+        self, artifacts: Artifacts, memories: Memories, pictures: Pictures, sandbox: Sandbox | None = None
     ) -> None:
         self._artifacts, self._memories, self._pictures = artifacts, memories, pictures
         self._sandbox = sandbox

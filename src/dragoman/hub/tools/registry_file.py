@@ -70,10 +70,7 @@ class RegistryFile(Generic[T]):
     """`read` parses the file and raises `InvalidParams`; `use` gets what it says, now and after each change."""
 
     def __init__(
-        self,
-        path: Path,
-        read: Callable[[Path], dict[str, T]],
-        use: Callable[[dict[str, T]], Awaitable[None]],
+        self, path: Path, read: Callable[[Path], dict[str, T]], use: Callable[[dict[str, T]], Awaitable[None]]
     ) -> None:
         self._path, self._read, self._use = path, read, use
         self._seen: object = None

@@ -39,14 +39,7 @@ from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
 from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
-from dragoman.hub.tools.web import (
-    ADDRESSES,
-    BrowseTool,
-    FetchTool,
-    SearchEngine,
-    SearchTool,
-    WebSearch,
-)
+from dragoman.hub.tools.web import ADDRESSES, BrowseTool, FetchTool, SearchEngine, SearchTool, WebSearch
 from dragoman.push.guard import Guard
 
 log = logging.getLogger(__name__)
