@@ -68,6 +68,7 @@ from dragoman.model.ops import (
 )
 from dragoman.model.task import Task, TaskState
 from dragoman.model.usage import TokenUsage
+from dragoman.observe.instrument import InstrumentedService
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Hub:
         self.observer = HubObserver(store, self.metrics, self.usages, self._count_code_usage)
         engine = {"max_attempts": MAX_ATTEMPTS, "observer": self.observer, **engine}
         self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
-        self._service = self.observer.around(ReplayingEngine(self.engine))
+        self._service = InstrumentedService(ReplayingEngine(self.engine), self.observer)
         """The engine behind the audit log, for requests from outside."""
 
     async def start(self, **options: Any) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import Audit, Store
+from dragoman.engine.protocols import Store
 from dragoman.engine.records import Snapshot
 from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
@@ -17,9 +17,9 @@ from dragoman.hub.conversations.events import state_of
 from dragoman.hub.metadata import VIA
 from dragoman.hub.store.spending import Usages
 from dragoman.hub.store.tenants import Tenant
-from dragoman.model.ops import Call, Scope, SendMessage, Service
+from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.usage import TokenUsage
-from dragoman.observe.instrument import Instrumentation, InstrumentedService
+from dragoman.observe.instrument import Instrumentation
 from dragoman.observe.logs import log_request
 
 _Labels = tuple[tuple[str, str], ...]
@@ -115,44 +115,26 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-class _HubInstrumentation(Instrumentation):
-    """Counts the tokens of models by tenant, in the hub's own metrics and by day."""
+class HubObserver(Instrumentation):
+    """An `Observer` of the engine. It counts, logs and audits what callers do, and counts tokens by tenant and day."""
 
-    def __init__(self, metrics: HubMetrics, audit: Audit, usages: Usages, count: CountUsage | None) -> None:
-        super().__init__(counts=None, audit=audit)
-        self._hub_metrics, self._usages, self._count = metrics, usages, count
+    def __init__(self, store: Store, metrics: HubMetrics, usages: Usages, count: CountUsage) -> None:
+        """`count` gets what each turn used, when it ends."""
+        super().__init__(counts=None, audit=store.audit)
+        self._metrics, self._usages, self._count = metrics, usages, count
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
         self._usages.add(turn.scope, used)
-        if self._count is not None:
-            self._count(turn.scope, used)
+        self._count(turn.scope, used)
         about = {"tenant": turn.scope.tenant, "agent": turn.scope.agent, "model": used.model}
         for kind, count in used.tokens:
-            self._hub_metrics.count("tokens_total", count, **about, kind=kind)
+            self._metrics.count("tokens_total", count, **about, kind=kind)
         if used.cost:
-            self._hub_metrics.count("cost_total", used.cost, **about, currency=used.currency)
-
-
-class HubObserver:
-    """An `Observer` of the engine. It counts, logs and audits what callers do."""
-
-    def __init__(
-        self, store: Store, metrics: HubMetrics, usages: Usages, count: CountUsage | None = None
-    ) -> None:
-        """`count` gets what each turn used, when it ends."""
-        self._instruments = _HubInstrumentation(metrics, store.audit, usages, count)
-        self._metrics = metrics
-        self.turn = self._instruments.turn
-        self.refused = self._instruments.record_refusal
-        self.close = self._instruments.close
-        self.audit = self._instruments.audit
+            self._metrics.count("cost_total", used.cost, **about, currency=used.currency)
 
     def settled(self, snapshot: Snapshot) -> None:
-        self._instruments.settled(snapshot)
+        super().settled(snapshot)
         self._metrics.settled(snapshot)
-
-    def around(self, service: Service) -> Service:
-        return InstrumentedService(service, self._instruments)
 
     async def deliver(self, engine: Engine, call: Call, request: SendMessage) -> None:
         outcome, began = "INTERNAL_ERROR", time.perf_counter()
@@ -165,4 +147,4 @@ class HubObserver:
         finally:
             task = request.message.task_id
             log_request(call, "SendMessage", outcome, time.perf_counter() - began, task)
-            self._instruments.audit_request(call, "SendMessage", request, task, outcome)
+            self.audit_request(call, "SendMessage", request, task, outcome)

@@ -145,7 +145,7 @@ class Site:
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
         if not await self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):
             error = Unauthenticated("missing or invalid admin token")
-            self._hub.observer.refused("admin", error, exchange.path)
+            self._hub.observer.record_refusal("admin", error, exchange.path)
             raise error
 
     # -- agents ------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ async def authenticate(hub: Hub, header: str, path: str = "") -> Tenant:
     try:
         tenant = await identify(hub, bearer(header))
     except (Unauthenticated, Forbidden) as error:
-        hub.observer.refused("", error, path)
+        hub.observer.record_refusal("", error, path)
         raise
     await hub.tenants.touch(tenant)
     return tenant
