@@ -34,7 +34,7 @@ async def take(turn: Turn) -> str | dict[str, int]:
 
 
 def send_request(*content: Any, **options: Any) -> SendMessage:
-    return build_request(content, None, "", **options)[1]
+    return build_request(content, None, **options)[1]
 
 
 @pytest.mark.parametrize("one", [str, Path], ids=["text", "path"])

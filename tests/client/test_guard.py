@@ -186,7 +186,7 @@ async def test_a_card_that_was_found_outside_does_not_lead_inwards_over_grpc(cha
         remotes = RemoteAgents({"weather": RemoteAgent(url="http://agent.example", timeout=5)}, guard=guard)
         service, _ = await remotes.find("a2a:weather", Scope("", "", ""))
         with pytest.raises(A2AError, match="its host is not on the internet"):
-            await service.call(Call(), build_request(("hello",), None, "")[1])
+            await service.call(Call(), build_request(("hello",), None)[1])
         await remotes.close()
     assert asked and set(asked) == {"agent.example/.well-known/agent-card.json"}
     assert channels.targets == [] and set(net.dialled) == {PUBLIC}

@@ -231,7 +231,7 @@ for _dialect in ("1.0", "0.3", "0.3-proto", "0.2", "0.1", "arbiter"):
     def _read_event(n: int, dialect: str = _dialect) -> Work:
         update = {"kind": "artifact-update", "id": "t", **_event(n)}
         document = {"artifactUpdate": update} if dialect in ("1.0", "0.3-proto") else update
-        return lambda: DIALECTS[dialect].reader().read(document)
+        return lambda: DIALECTS[dialect].read_event(document)
 
     def _read_error(n: int, dialect: str = _dialect) -> Work:
         detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "X", "metadata": {"a": "b"}}

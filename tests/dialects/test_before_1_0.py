@@ -214,7 +214,7 @@ def test_arbiter_puts_text_into_bytes_as_it_is() -> None:
         "contextId": "c",
         "artifact": {"artifactId": "t-file-1", "parts": [{"kind": "file", "file": file}]},
     }
-    (event,) = select.by_name("arbiter").reader().read(update)
+    event = select.by_name("arbiter").read_event(update)
     assert isinstance(event, ArtifactUpdate)
     assert event.artifact.parts[0].raw == b"# notes, plain"
     assert streamed("arbiter", event, last=False)[-1]["artifact"]["parts"][0]["file"] == file
@@ -311,7 +311,7 @@ def test_nonsense_from_a_peer_is_an_invalid_response(name: str, result: Any) -> 
     with pytest.raises(InvalidAgentResponse):
         select.by_name(name).read_result(ops.GET, result)
     with pytest.raises(InvalidAgentResponse):
-        select.by_name(name).reader().read(result)
+        select.by_name(name).read_event(result)
 
 
 @every_version
@@ -511,7 +511,7 @@ def test_states_that_0_1_lacks_are_the_nearest_one_with_a_note(
 
 @first_family
 def test_a_status_event_of_0_1_needs_no_final(name: str) -> None:
-    (event,) = select.by_name(name).reader().read({"id": "t", "status": {"state": "working"}})
+    event = select.by_name(name).read_event({"id": "t", "status": {"state": "working"}})
     assert event == StatusUpdate(task_id="t", context_id="", status=TaskStatus(state=TaskState.WORKING))
 
 

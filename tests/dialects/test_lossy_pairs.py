@@ -112,7 +112,7 @@ class Wire(NamedTuple):
         if codec := _CODECS.get(self.name):
             (body,) = codec.write_event(StreamResponse(event), last=False)
             return codec.read_event(body)
-        (read,) = select.by_name(self.name).reader().read(self.document(event))
+        read = select.by_name(self.name).read_event(self.document(event))
         return read
 
     def document(self, event: Event) -> Any:
@@ -340,14 +340,14 @@ def test_the_extensions_of_a_message_and_an_artifact_are_read_in_every_version(w
 @first_wires
 def test_an_artifact_is_found_by_its_place(wire: Wire) -> None:
     dialect = select.by_name(wire.name)
-    writer, reader = dialect.writer(), dialect.reader()
+    writer = dialect.writer()
     read = []
     for name in ("report", "picture", "report"):
         update = ArtifactUpdate(
             task_id="t", context_id="c", artifact=Artifact(artifact_id=name, parts=(Part(text="x"),))
         )
         (body,) = writer.write(StreamResponse(update), last=False)
-        (event,) = reader.read(msgspec.json.decode(body))
+        event = dialect.read_event(msgspec.json.decode(body))
         assert isinstance(event, ArtifactUpdate)
         read.append(event.artifact.artifact_id)
     assert read == ["artifact-0", "artifact-1", "artifact-0"]
@@ -417,7 +417,7 @@ def test_a_task_in_a_stream_is_its_status_and_its_artifacts(wire: Wire) -> None:
     )
     dialect = select.by_name(wire.name)
     bodies = dialect.writer().write(StreamResponse(task), last=False)
-    events = [event for body in bodies for event in dialect.reader().read(msgspec.json.decode(body))]
+    events = [dialect.read_event(msgspec.json.decode(body)) for body in bodies]
     assert [type(event) for event in events] == [StatusUpdate, ArtifactUpdate]
     assert isinstance(events[1], ArtifactUpdate) and events[1].artifact.parts == (Part(text="hi"),)
 

@@ -74,7 +74,7 @@ def test_pieces_are_the_result_in_every_dialect(
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("op", [ops.GET, ops.SEND], ids=lambda op: op.name)
 def test_pieces_are_the_result_over_grpc(codec: Codec, parts: tuple[Part, ...], op: ops.Op) -> None:
-    task, message = _task(parts), codec.results[op].message
+    task, message = _task(parts), codec.results[op]
     written = b"".join(codec.write_pieces(op, task))
     assert message.FromString(written) == message.FromString(codec.write_result(op, task))
 

@@ -94,8 +94,7 @@ def test_an_update_survives_a_stream(name: str, data: st.DataObject) -> None:
     update = data.draw(strategies.updates(name))
     last = data.draw(st.booleans())
     documents = dialect.writer().write(StreamResponse(update), last=last)
-    reader = dialect.reader()
-    events: list[Any] = [event for each in documents for event in reader.read(msgspec.json.decode(each))]
+    events: list[Any] = [dialect.read_event(msgspec.json.decode(each)) for each in documents]
     if name == "arbiter":  # it may say `working` first, and leave out an update that says nothing more
         events = [event for event in events if type(event) is type(update)][-1:]
         if isinstance(update, StatusUpdate) and not update.status.state.terminal and not last:
@@ -110,7 +109,7 @@ def test_a_task_or_a_message_survives_a_stream(name: str, data: st.DataObject) -
     dialect = select.by_name(name)
     event = data.draw(strategies.events(name))
     (document,) = dialect.writer().write(StreamResponse(event), last=False)
-    assert dialect.reader().read(msgspec.json.decode(document)) == [event]
+    assert dialect.read_event(msgspec.json.decode(document)) == event
 
 
 @pytest.mark.parametrize("name", ["0.1", "draft"])
@@ -122,7 +121,7 @@ def test_a_task_becomes_its_status_and_its_artifacts_in_a_stream_of_0_1(
     dialect = select.by_name(name)
     task = data.draw(strategies.tasks(name))
     documents = dialect.writer().write(StreamResponse(task), last=False)
-    first, *rest = [event for each in documents for event in dialect.reader().read(msgspec.json.decode(each))]
+    first, *rest = [dialect.read_event(msgspec.json.decode(each)) for each in documents]
     assert isinstance(first, StatusUpdate)
     assert nameless(first).status == nameless(task).status
     assert tuple(update.artifact for update in rest if isinstance(update, ArtifactUpdate)) == task.artifacts
@@ -162,11 +161,11 @@ def test_replaced_and_appended_output_of_an_artifact_differ_on_the_wire(name: st
     events: list[Any] = [begun, chunk("half ", append=False), chunk("an answer", append=True), chunk("another", append=False),
               chunk(" one", append=True)]  # fmt: skip
     dialect = select.by_name(name)
-    writer, reader, fold = dialect.writer(), dialect.reader(), Fold()
+    writer, fold = dialect.writer(), Fold()
     read: list[Any] = []
     for event in events:
         for document in writer.write(StreamResponse(event), last=False):
-            read.extend(reader.read(msgspec.json.decode(document)))
+            read.append(dialect.read_event(msgspec.json.decode(document)))
     chunks = [event for event in read if isinstance(event, ArtifactUpdate)]
     assert [each.append for each in chunks] == [False, True, False, True]
     assert len({each.artifact.artifact_id for each in chunks}) == 1

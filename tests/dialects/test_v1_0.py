@@ -293,7 +293,7 @@ def test_nonsense_from_a_peer_is_an_invalid_response(result: Any) -> None:
     with pytest.raises(InvalidAgentResponse):
         dialect.read_result(ops.SEND, result)
     with pytest.raises(InvalidAgentResponse):
-        dialect.reader().read(result)
+        dialect.read_event(result)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_nonsense_from_a_peer_is_an_invalid_response(result: Any) -> None:
     ],
 )
 def test_members_that_protobuf_omits_when_empty_are_optional(event: dict[str, Any]) -> None:
-    [read] = dialect.reader().read(event)
+    read = dialect.read_event(event)
     assert read.context_id == ""
 
 
@@ -320,9 +320,9 @@ def test_an_empty_page_may_have_no_members_and_ours_have_all() -> None:
 
 def test_a_wrapper_in_snake_case_is_found() -> None:
     update = {"task_id": "t", "context_id": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
-    assert dialect.reader().read({"status_update": update}) == [
-        StatusUpdate(task_id="t", context_id="c", status=DONE)
-    ]
+    assert dialect.read_event({"status_update": update}) == StatusUpdate(
+        task_id="t", context_id="c", status=DONE
+    )
 
 
 def test_an_answer_that_is_too_deep_is_an_invalid_response() -> None:

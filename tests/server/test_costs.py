@@ -23,7 +23,8 @@ import pytest
 from dragoman.auth import ApiKey, Basic, Bearer, hashed, hashed_password
 from dragoman.auth.requirements import AgentAuthenticator, Requirements
 from dragoman.dialects import cards, errors, paths, select
-from dragoman.dialects.proto import tasks, v0_3, v1_0
+from dragoman.dialects.proto import v0_3, v1_0
+from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.status import read_status
 from dragoman.dialects.reading import looks_snake, read_base64
 from dragoman.dialects.select import DIALECTS
@@ -242,7 +243,7 @@ def test_task_of_a_notification_is_found_in_linear_time() -> None:
 
 
 def _proto(n: int, codec: Any, fill: Callable[[Any, Any, int], None]) -> Callable[[], object]:
-    request = codec.requests[ops.SEND].message()
+    request = codec.requests[ops.SEND]()
     said = request.message if codec is v1_0.CODEC else request.request
     said.message_id, said.role = "m", 1
     fill(request, said, n)
@@ -577,13 +578,13 @@ def test_output_modes_of_a_grpc_message_are_limited(codec: Any) -> None:
 
 async def test_a_large_request_over_grpc_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     service, threads = Scripted(result=task()), set()
-    read = tasks.read_sent
+    read = Codec.read_message
 
-    def noted(*args: Any) -> Any:
+    def noted(*args: Any, **options: Any) -> Any:
         threads.add(threading.current_thread() is threading.main_thread())
-        return read(*args)
+        return read(*args, **options)
 
-    monkeypatch.setattr(tasks, "read_sent", noted)
+    monkeypatch.setattr(Codec, "read_message", noted)
     async with served(service) as channel:
         stub = Stub(channel, v1_0.CODEC)
         await stub.unary(ops.SEND, message(v1_0.CODEC, "x" * 100_000))

@@ -15,11 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from msgspec.structs import replace
 
-from dragoman.dialects.proto import tasks, v0_3, v1_0
+from dragoman.dialects.proto import v0_3, v1_0, values
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import RPC, V0_3, V1_0, Numbered
 from dragoman.dialects.proto.status import DETAILS
-from dragoman.dialects.proto.values import write_struct
+from dragoman.dialects.proto.values import write_value
 from dragoman.errors import (
     ExtendedCardNotConfigured,
     InvalidParams,
@@ -57,7 +57,7 @@ class Stub:
             request_serializer=lambda request: (
                 request if isinstance(request, bytes) else request.SerializeToString()
             ),
-            response_deserializer=answer.message.FromString,
+            response_deserializer=answer.FromString,
         )
 
     def unary(self, op: Op, request: Any, **metadata: str) -> Any:
@@ -195,7 +195,7 @@ async def test_metadata_says_the_rest() -> None:
 async def test_an_extended_card_says_where_the_agent_is() -> None:
     async with served(Scripted(result=CARD)) as channel:
         for codec in CODECS:
-            request = codec.requests[ops.EXTENDED_CARD].message()
+            request = codec.requests[ops.EXTENDED_CARD]()
             card = codec.read_result(
                 ops.EXTENDED_CARD,
                 (await Stub(channel, codec).unary(ops.EXTENDED_CARD, request)).SerializeToString(),
@@ -208,7 +208,7 @@ async def test_an_extended_card_says_where_the_agent_is() -> None:
 async def test_before_1_0_the_card_is_given_where_there_is_no_extended_one(error: Exception) -> None:
     async with served(Scripted(result=error)) as channel:
         for codec in CODECS:
-            request = codec.requests[ops.EXTENDED_CARD].message()
+            request = codec.requests[ops.EXTENDED_CARD]()
             answer = Stub(channel, codec).unary(ops.EXTENDED_CARD, request)
             if codec.version == "1.0":
                 assert (await refused(answer))[0] is StatusCode.FAILED_PRECONDITION
@@ -339,11 +339,11 @@ async def test_an_answer_with_many_values_is_not_written_on_the_loop(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def write(struct: Any, written: dict[str, Any], depth: int = 1) -> None:
+    def write(value: Any, item: Any, depth: int = 0) -> None:
         threads.append(threading.current_thread())
-        write_struct(struct, written, depth)
+        write_value(value, item, depth)
 
-    monkeypatch.setattr(tasks, "write_struct", write)
+    monkeypatch.setattr(values, "write_value", write)
     said = Message(message_id="m", role=Role.USER, parts=(Part(text="x"),), metadata=document)
     large = replace(task(), history=(said,))
     async with served(Scripted([StreamResponse(large, 1)], result=large)) as channel:

@@ -147,8 +147,7 @@ def script_of(example: Example) -> list[Event]:
     )
     results = [response["result"] for response in example.responses]
     if chosen.op.streams:
-        reader = dialect.reader()
-        return [event for result in results for event in reader.read(result) if not isinstance(event, Task)]
+        return [event for event in map(dialect.read_event, results) if not isinstance(event, Task)]
     if chosen.op in (ops.SEND, ops.GET):
         result = dialect.read_result(chosen.op, results[0])
         assert isinstance(result, Task | Message)

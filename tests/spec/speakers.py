@@ -173,7 +173,7 @@ class Grpc:
 def _messages(method: str) -> tuple[Any, Any]:
     codec = v1_0.CODEC
     op = next(op for op, name in codec.methods.items() if name == method)
-    return codec.requests[op].message, (codec.event if op.streams else codec.results[op]).message
+    return codec.requests[op], codec.results[op]
 
 
 def _pairs(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:

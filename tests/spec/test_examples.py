@@ -45,13 +45,12 @@ def test_the_answer_of_an_example_is_read_and_ours_has_its_shape(example: Exampl
     request = dialect.read_request(op, msgspec.json.encode(example.request["params"]))
     results = [response["result"] for response in example.responses]
     if op.streams:
-        reader, writer = dialect.reader(), dialect.writer(request)
+        writer = dialect.writer(request)
         written: list[Any] = []
         for n, result in enumerate(results):
-            for event in reader.read(result):
-                last = n == len(results) - 1
-                documents = writer.write(StreamResponse(event), last=last)
-                written += [msgspec.json.decode(each) for each in documents]
+            event, last = dialect.read_event(result), n == len(results) - 1
+            documents = writer.write(StreamResponse(event), last=last)
+            written += [msgspec.json.decode(each) for each in documents]
     else:
         (result,) = results
         model = dialect.read_result(op, result)
@@ -95,7 +94,7 @@ def test_the_card_of_an_example_is_read_and_ours_has_its_members(dialect: str, d
 
 @pytest.mark.parametrize(("dialect", "document"), NOTIFICATIONS, ids=["0.1", "0.2"])
 def test_the_notification_of_an_example_is_read(dialect: str, document: Any) -> None:
-    (event,) = select.by_name(dialect).reader().read(document)
+    event = select.by_name(dialect).read_event(document)
     assert not isinstance(event, Message)
     task_id = event.id if isinstance(event, Task) else event.task_id
     assert task_id == document.get("taskId", document.get("id"))

@@ -199,14 +199,9 @@ class Agent:
     @cached_property
     def card(self) -> AgentCard:
         """The card without interfaces: where the agent is reached is the server's to say."""
-        skills, about = self._skills.values(), self._about
-        return AgentCard(
-            name=about.name,
-            description=about.description,
-            version=about.version,
-            provider=about.provider,
-            documentation_url=about.documentation_url,
-            icon_url=about.icon_url,
+        skills = self._skills.values()
+        return replace(
+            self._about,
             capabilities=self._capabilities(),
             default_input_modes=self._input_modes or _union((TEXT,), [s.skill.input_modes for s in skills]),
             default_output_modes=self._output_modes

@@ -19,10 +19,10 @@ from urllib.parse import quote
 import msgspec
 
 from dragoman.auth.jose import NOT_JSON, BadSignature
-from dragoman.auth.jwt import Identify, check_claims, claims_registry, scopes_of
-from dragoman.auth.schemes import AUTHORIZATION, Fetch, Presented
+from dragoman.auth.jwt import Identify, check_claims, claims_registry, principal_of, token_scheme
+from dragoman.auth.schemes import Fetch, InAuthorization
 from dragoman.errors import A2AError, RateLimited, Unauthenticated, Unavailable
-from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, SecurityScheme
+from dragoman.model.card import OAuthFlows
 from dragoman.model.ops import Principal
 
 log = logging.getLogger(__name__)
@@ -31,15 +31,13 @@ _MAX_CACHED_TOKENS = 10_000
 _MAX_PARALLEL_REQUESTS = 32
 
 
-class Introspection:
+class Introspection(InAuthorization):
     """`Introspection("https://login.example.com/introspect", "my-agent", client=("my-agent", SECRET))`.
 
     A token must be for `audience`; empty: the issuer answers `active` only to its audience. `client` or `token`
     authenticates us at the issuer. `issuer` must be the `iss` of the answer, and is part of the principal's id; without
     it, the URL is. `fresh`: for how many seconds an answer is cached.
     """
-
-    challenge = "Bearer"
 
     def __init__(
         self,
@@ -71,28 +69,21 @@ class Introspection:
         self._registry = claims_registry(issuer, self._audience, skew, needs_expiry=False, clock=clock)
         self._answers: OrderedDict[bytes, tuple[float, dict[str, Any]]] = OrderedDict()
         self._requests: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
-        self.name, self.scopes = name, tuple(scopes)
-        self.declaration = (
-            SecurityScheme(http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description))
-            if flows is None
-            else SecurityScheme(oauth2_security_scheme=OAuth2Scheme(flows=flows, description=description))
-        )
+        super().__init__(name, scopes, token_scheme(flows, description))
 
-    def place(self, presented: Presented) -> str:
-        return AUTHORIZATION if presented.authorization("bearer") else ""
-
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        token = presented.authorization("bearer")
-        if not token:
-            return None
-        claims = await self._claims(token, fetch)
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
+        claims = await self._claims(credential, fetch)
         if claims.get("active") is not True:
             raise Unauthenticated("the token is not accepted")
         try:
             check_claims(self._registry, claims)
         except BadSignature as why:
             raise Unauthenticated(f"the token is not accepted: {why}") from None
-        return self._identify(claims) if self._identify is not None else self._principal(claims)
+        if self._identify is not None:
+            return self._identify(claims)
+        client = claims.get("client_id")
+        subject = claims.get("sub") or (f"client:{client}" if client else None)
+        return principal_of(claims, subject, self._issuer or self._url, self._tenant_claim)
 
     async def _claims(self, token: str, fetch: Fetch) -> dict[str, Any]:
         """The issuer's answer about a token, cached or new. Concurrent calls share one request."""
@@ -120,16 +111,3 @@ class Introspection:
         except (A2AError, *NOT_JSON) as error:
             log.warning("the issuer of tokens did not answer: %s", error)
             raise Unavailable("the issuer of tokens does not answer at the moment", retry_after=5) from error
-
-    def _principal(self, claims: dict[str, Any]) -> Principal:
-        who, client = claims.get("sub"), claims.get("client_id")
-        if not who and client:
-            who = f"client:{client}"
-        tenant = claims.get(self._tenant_claim, "") if self._tenant_claim else ""
-        if not isinstance(who, str) or not who or not isinstance(tenant, str):
-            raise Unauthenticated("the token has no subject")
-        if self._tenant_claim and not tenant:
-            raise Unauthenticated("the token names no tenant")
-        return Principal(
-            id=f"{self._issuer or self._url}#{who}", tenant=tenant, scopes=scopes_of(claims), claims=claims
-        )

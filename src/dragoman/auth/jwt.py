@@ -16,9 +16,9 @@ from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 
 from dragoman.auth.jose import ASYMMETRIC, NOT_JSON, SYMMETRIC, BadSignature, check, decode, read_header
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
-from dragoman.auth.schemes import AUTHORIZATION, Fetch, Presented
+from dragoman.auth.schemes import Fetch, InAuthorization, http_scheme
 from dragoman.errors import Unauthenticated, Unavailable
-from dragoman.model.card import HttpAuthScheme, OAuth2Scheme, OAuthFlows, OpenIdConnectScheme, SecurityScheme
+from dragoman.model.card import OAuth2Scheme, OAuthFlows, OpenIdConnectScheme, SecurityScheme
 from dragoman.model.ops import Principal
 
 Identify = Callable[[Mapping[str, Any]], Principal]
@@ -28,15 +28,13 @@ WELL_KNOWN = "/.well-known/openid-configuration"
 _TYPES = ("", "jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
-class JWT:
+class JWT(InAuthorization):
     """`JWT(issuer, audience, jwks_url=...)`: bearer tokens that `issuer` signed for `audience`.
 
     `jwks` are the issuer's keys, `jwks_url` is where they are. `algorithms` are the only ones accepted. `skew`: how far
     clocks may differ, in seconds. `tenant_claim` names the claim with the tenant. `identify` makes the principal from the
     claims. `flows` tells clients, on the card, how to get a token.
     """
-
-    challenge = "Bearer"
 
     def __init__(
         self,
@@ -66,29 +64,20 @@ class JWT:
             tenant_claim=tenant_claim,
             identify=identify,
         )
-        self.name, self.scopes = name, tuple(scopes)
-        self.declaration = (
-            SecurityScheme(
-                http_auth_security_scheme=HttpAuthScheme(
-                    scheme="bearer", bearer_format="JWT", description=description
-                )
-            )
-            if flows is None
-            else SecurityScheme(oauth2_security_scheme=OAuth2Scheme(flows=flows, description=description))
-        )
+        super().__init__(name, scopes, token_scheme(flows, description, bearer_format="JWT"))
 
-    def place(self, presented: Presented) -> str:
-        return AUTHORIZATION if presented.authorization("bearer") else ""
-
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        token = presented.authorization("bearer")
-        return await self._check(token, fetch) if token else None
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
+        return await self._check(credential, fetch)
 
 
-class OIDC:
+def token_scheme(flows: OAuthFlows | None, description: str, *, bearer_format: str = "") -> SecurityScheme:
+    if flows is None:
+        return http_scheme("bearer", description, bearer_format=bearer_format)
+    return SecurityScheme(oauth2_security_scheme=OAuth2Scheme(flows=flows, description=description))
+
+
+class OIDC(InAuthorization):
     """`OIDC("https://login.example.com", audience="my-agent")`: an issuer, or the URL of its configuration."""
-
-    challenge = "Bearer"
 
     def __init__(
         self,
@@ -115,19 +104,11 @@ class OIDC:
             tenant_claim=tenant_claim,
             identify=identify,
         )
-        self.name, self.scopes = name, tuple(scopes)
-        self.declaration = SecurityScheme(
-            open_id_connect_security_scheme=OpenIdConnectScheme(
-                open_id_connect_url=self._url, description=description
-            )
-        )
+        about = OpenIdConnectScheme(open_id_connect_url=self._url, description=description)
+        super().__init__(name, scopes, SecurityScheme(open_id_connect_security_scheme=about))
 
-    def place(self, presented: Presented) -> str:
-        return AUTHORIZATION if presented.authorization("bearer") else ""
-
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        token = presented.authorization("bearer")
-        return await self._check(token, fetch) if token else None
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
+        return await self._check(credential, fetch)
 
     async def _keys_url(self, fetch: Fetch) -> str:
         try:
@@ -177,7 +158,9 @@ class TokenCheck:
             check_claims(self._registry, claims)
         except BadSignature as why:
             raise Unauthenticated(f"the token is not accepted: {why}") from None
-        return self._identify(claims) if self._identify is not None else self._principal(claims)
+        if self._identify is not None:
+            return self._identify(claims)
+        return principal_of(claims, claims.get("sub"), self._issuer, self._tenant_claim)
 
     async def _claims(self, token: str, fetch: Fetch) -> dict[str, Any]:
         parts = token.split(".")
@@ -195,16 +178,15 @@ class TokenCheck:
         except NOT_JSON as error:
             raise BadSignature("its claims are not a JSON object") from error
 
-    def _principal(self, claims: dict[str, Any]) -> Principal:
-        subject = claims.get("sub")
-        if not isinstance(subject, str) or not subject:
-            raise Unauthenticated("the token has no subject")
-        tenant = claims.get(self._tenant_claim, "") if self._tenant_claim else ""
-        if not isinstance(tenant, str) or (self._tenant_claim and not tenant):
-            raise Unauthenticated("the token names no tenant")
-        return Principal(
-            id=f"{self._issuer}#{subject}", tenant=tenant, scopes=scopes_of(claims), claims=dict(claims)
-        )
+
+def principal_of(claims: dict[str, Any], subject: Any, issuer: str, tenant_claim: str) -> Principal:
+    """The principal of checked claims. Raises `Unauthenticated`."""
+    if not isinstance(subject, str) or not subject:
+        raise Unauthenticated("the token has no subject")
+    tenant = claims.get(tenant_claim, "") if tenant_claim else ""
+    if not isinstance(tenant, str) or (tenant_claim and not tenant):
+        raise Unauthenticated("the token names no tenant")
+    return Principal(id=f"{issuer}#{subject}", tenant=tenant, scopes=scopes_of(claims), claims=claims)
 
 
 def claims_registry(

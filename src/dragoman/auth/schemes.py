@@ -119,10 +119,36 @@ class Placed(Protocol):
         ...
 
 
-class Bearer:
-    """Opaque tokens in `Authorization: Bearer`. Only their hashes are stored: `Bearer({"alice": hashed(token)})`."""
+class InAuthorization:
+    """A scheme whose credential is in the header `Authorization`."""
 
     challenge = "Bearer"
+    _word = "bearer"
+
+    def __init__(self, name: str, scopes: Sequence[str], declaration: SecurityScheme) -> None:
+        self.name, self.scopes, self.declaration = name, tuple(scopes), declaration
+
+    def place(self, presented: Presented) -> str:
+        return AUTHORIZATION if presented.authorization(self._word) else ""
+
+    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
+        credential = presented.authorization(self._word)
+        return await self._principal(credential, fetch) if credential else None
+
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
+        raise NotImplementedError
+
+
+def http_scheme(scheme: str, description: str = "", *, bearer_format: str = "") -> SecurityScheme:
+    return SecurityScheme(
+        http_auth_security_scheme=HttpAuthScheme(
+            scheme=scheme, bearer_format=bearer_format, description=description
+        )
+    )
+
+
+class Bearer(InAuthorization):
+    """Opaque tokens in `Authorization: Bearer`. Only their hashes are stored: `Bearer({"alice": hashed(token)})`."""
 
     def __init__(
         self,
@@ -132,18 +158,11 @@ class Bearer:
         name: str = "bearer",
         description: str = "",
     ) -> None:
+        super().__init__(name, scopes, http_scheme("bearer", description))
         self._tokens = ReloadedHolders(tokens, Tokens)
-        self.name, self.scopes = name, tuple(scopes)
-        self.declaration = SecurityScheme(
-            http_auth_security_scheme=HttpAuthScheme(scheme="bearer", description=description)
-        )
 
-    def place(self, presented: Presented) -> str:
-        return AUTHORIZATION if presented.authorization("bearer") else ""
-
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        token = presented.authorization("bearer")
-        return self._tokens.current().find(token) if token else None
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
+        return self._tokens.current().find(credential)
 
 
 class ApiKey:
@@ -186,10 +205,11 @@ class ApiKey:
         return self._keys.current().find(key) if key else None
 
 
-class Basic:
+class Basic(InAuthorization):
     """A name and a password. `Basic({"alice": hashed_password(...)})`."""
 
     challenge = 'Basic charset="UTF-8"'
+    _word = "basic"
 
     def __init__(
         self,
@@ -199,21 +219,12 @@ class Basic:
         name: str = "basic",
         description: str = "",
     ) -> None:
+        super().__init__(name, scopes, http_scheme("basic", description))
         self._passwords = ReloadedHolders(passwords, Passwords)
-        self.name, self.scopes = name, tuple(scopes)
-        self.declaration = SecurityScheme(
-            http_auth_security_scheme=HttpAuthScheme(scheme="basic", description=description)
-        )
 
-    def place(self, presented: Presented) -> str:
-        return AUTHORIZATION if presented.authorization("basic") else ""
-
-    async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
-        pair = presented.authorization("basic")
-        if not pair:
-            return None
+    async def _principal(self, credential: str, fetch: Fetch) -> Principal:
         try:
-            name, colon, password = b64decode(pair, validate=True).decode().partition(":")
+            name, colon, password = b64decode(credential, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError, ValueError):
             colon = ""
         if not colon:
@@ -309,9 +320,7 @@ class Custom:
         self.name = name or (called if TOKEN.fullmatch(called) else "custom")
         self.scopes = tuple(scopes)
         self.challenge = challenge
-        self.declaration = declaration or SecurityScheme(
-            http_auth_security_scheme=HttpAuthScheme(scheme="bearer")
-        )
+        self.declaration = declaration or http_scheme("bearer")
 
     async def authenticate(self, presented: Presented, fetch: Fetch) -> Principal | None:
         found = self._check(presented)

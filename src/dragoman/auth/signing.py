@@ -28,16 +28,12 @@ SPEC, SDK, SDK_ASCII, DOCUMENT = "1.0", "sdk", "sdk-ascii", "document"
 
 
 def sign_card(
-    document: Mapping[str, Any], key: Key, algorithm: str, kid: str, *, jku: str = "", for_sdks: bool = True
+    document: Mapping[str, Any], key: Key, algorithm: str, kid: str, *, jku: str = ""
 ) -> list[Signature]:
-    """The signature over a card (its 1.0 members), and others where the official SDKs would read it differently.
-
-    `for_sdks=False` leaves those out; then they do not recognise the signature of a card with empty members, or with
-    security schemes in the form of older versions.
+    """The signature over a card (its 1.0 members), the first, and others where the official SDKs would read it differently:
+    if it has empty members, or security schemes in the form of older versions.
     """
-    forms = [spec_form(document)]
-    if for_sdks:
-        forms += [sdk_form(document), resolver_form(document)]
+    forms = (spec_form(document), sdk_form(document), resolver_form(document))
     payloads = dict.fromkeys(map(canonical, forms))
     header = {"alg": algorithm, "kid": kid, "typ": "JOSE", **({"jku": jku} if jku else {})}
     protected = jose.encode(msgspec.json.encode(header))

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from typing import Any, Self, Unpack
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.client.config import is_below
@@ -136,7 +135,7 @@ class Client:
                         break  # the stream may stay open until somebody grants it
             reply = stream.reply
         else:
-            reply = await self._send(*build_request(content, deadline, self._tenant, **options))
+            reply = await self._send(*build_request(content, deadline, **options))
             if not reply.state.over:
                 reply = await self._wait(reply.id, deadline)
         if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
@@ -144,21 +143,7 @@ class Client:
         return reply
 
     async def send(
-        self,
-        *content: Any,
-        files: Any = (),
-        data: Any = UNSET,
-        task: str | Task = "",
-        context: str | Task = "",
-        skill: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        accept: str | Sequence[str] = (),
-        history: int | None = None,
-        wait: bool = True,
-        push: PushConfig | None = None,
-        key: str = "",
-        extensions: str | Sequence[str] = (),
-        timeout: float | None = None,
+        self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
     ) -> Reply:
         """Send one message: exactly the protocol's operation, and its result.
 
@@ -166,24 +151,7 @@ class Client:
         continues a task, `context` a conversation, given as an id or a reply. `wait=False` returns as soon as the agent
         has the message. `key` is the idempotency key, new for each message unless given.
         """
-        call, request = build_request(
-            content,
-            self._deadline(timeout),
-            self._tenant,
-            files=files,
-            data=data,
-            task=task,
-            context=context,
-            skill=skill,
-            metadata=metadata,
-            accept=accept,
-            history=history,
-            wait=wait,
-            push=push,
-            key=key,
-            extensions=extensions,
-        )
-        return await self._send(call, request)
+        return await self._send(*build_request(content, self._deadline(timeout), **options))
 
     def stream(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> Stream:
         """Send a message and read the answer as it comes. Options as for `send`.
@@ -191,7 +159,7 @@ class Client:
         With `task=reply` the pieces are what the agent says now, without what the reply already has.
         """
         deadline = self._deadline(timeout)
-        call, request = build_request(content, deadline, self._tenant, **options)
+        call, request = build_request(content, deadline, **options)
         known = self._questions.pop(request.message.task_id, None)
         known = task_of(options.get("task", "")) or known
         continues = bool(request.message.task_id)
@@ -201,7 +169,7 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Call a method that an extension of the agent adds: `await agent.call_method("usage/get", {"taskId": id})`."""
-        request = ExtensionCall(method=method, params=dict(params or {}), tenant=self._tenant)
+        request = ExtensionCall(method=method, params=dict(params or {}))
         call = Call(deadline=self._deadline(timeout), extensions=uris_of(self._options.extensions))
         return await self._within(call, self.link.service.call(call, request))
 
@@ -210,9 +178,7 @@ class Client:
     async def get(
         self, task: str | Task, *, history: int | None = None, timeout: float | None = None
     ) -> Task:
-        found: Task = await self._ask(
-            GetTask(id=id_of(task), history_length=history, tenant=self._tenant), timeout
-        )
+        found: Task = await self._ask(GetTask(id=id_of(task), history_length=history), timeout)
         return found
 
     async def list(
@@ -237,7 +203,6 @@ class Client:
                     history_length=history,
                     status_timestamp_after=since,
                     include_artifacts=artifacts,
-                    tenant=self._tenant,
                 )
             )
             for task in page.tasks:
@@ -247,7 +212,7 @@ class Client:
                 return
 
     async def cancel(self, task: str | Task, *, timeout: float | None = None) -> Task:
-        canceled: Task = await self._ask(CancelTask(id=id_of(task), tenant=self._tenant), timeout)
+        canceled: Task = await self._ask(CancelTask(id=id_of(task)), timeout)
         return canceled
 
     def subscribe(
@@ -256,9 +221,7 @@ class Client:
         """Follow a task to its end: first the task as it is, then its events."""
         deadline = self._deadline(timeout)
         call = Call(deadline=deadline, after=after)
-        return Stream(
-            self, self._batches(call, SubscribeToTask(id=id_of(task), tenant=self._tenant)), deadline
-        )
+        return Stream(self, self._batches(call, SubscribeToTask(id=id_of(task))), deadline)
 
     async def wait(self, task: str | Task, *, timeout: float | None = None) -> Reply:
         """The reply once a task is over: finished, or asking."""
@@ -278,30 +241,26 @@ class Client:
     ) -> PushConfig:
         """Have updates of a task sent to `url`. The agent authenticates there with `scheme` and `credentials`."""
         login = AuthenticationInfo(scheme=scheme, credentials=credentials) if scheme else None
-        config = PushConfig(
-            url=url, id=id, task_id=id_of(task), token=token, authentication=login, tenant=self._tenant
-        )
-        created: PushConfig = await self._ask(CreatePushConfig(config=config, tenant=self._tenant))
+        config = PushConfig(url=url, id=id, task_id=id_of(task), token=token, authentication=login)
+        created: PushConfig = await self._ask(CreatePushConfig(config=config))
         return created
 
     async def get_push(self, task: str | Task, id: str = "") -> PushConfig:
-        found: PushConfig = await self._ask(GetPushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
+        found: PushConfig = await self._ask(GetPushConfig(task_id=id_of(task), id=id))
         return found
 
     async def list_push(self, task: str | Task) -> Sequence[PushConfig]:
         configs: list[PushConfig] = []
         token = ""
         while True:
-            page: PushConfigPage = await self._ask(
-                ListPushConfigs(task_id=id_of(task), page_token=token, tenant=self._tenant)
-            )
+            page: PushConfigPage = await self._ask(ListPushConfigs(task_id=id_of(task), page_token=token))
             configs += page.configs
             token = _next_token(token, page)
             if not token:
                 return configs
 
     async def delete_push(self, task: str | Task, id: str) -> None:
-        await self._ask(DeletePushConfig(task_id=id_of(task), id=id, tenant=self._tenant))
+        await self._ask(DeletePushConfig(task_id=id_of(task), id=id))
 
     async def extended_card(self) -> AgentCard:
         """The card that the agent shows to authenticated callers. Until `close`, `card` is this one.
@@ -309,16 +268,12 @@ class Client:
         With `signed_by`, `card` stays the one whose signature was checked.
         """
         link = self.link
-        card: AgentCard = await self._ask(GetExtendedCard(tenant=self._tenant))
+        card: AgentCard = await self._ask(GetExtendedCard())
         if self._link is link and link.found.verified is None:
             self._link = link._replace(found=replace(link.found, card=card))
         return card
 
     # -- internal ----------------------------------------------------------------------------------------------
-
-    @property
-    def _tenant(self) -> str:
-        return self.link.peer.route.tenant
 
     def timeout_message(self, task: str = "") -> str:
         """The text of a `TimeoutError`."""
@@ -353,11 +308,11 @@ class Client:
 
     async def _wait(self, task: str, deadline: float | None) -> Reply:
         call = Call(deadline=deadline)
-        asked = GetTask(id=task, tenant=self._tenant)
+        asked = GetTask(id=task)
         now: Task = await self._within(call, self.link.service.call(call, asked, patient=True))
         if now.state.over:
             return Reply.of(self, now)
-        stream = Stream(self, self._batches(call, SubscribeToTask(id=task, tenant=self._tenant)), deadline)
+        stream = Stream(self, self._batches(call, SubscribeToTask(id=task)), deadline)
         async with stream:
             async for piece in stream:
                 if piece.state.over:

@@ -96,7 +96,6 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 def build_request(
     content: Sequence[Any],
     deadline: float | None,
-    tenant: str,
     *,
     files: Any = (),
     data: Any = msgspec.UNSET,
@@ -134,4 +133,4 @@ def build_request(
         return_immediately=not wait,
     )
     call = Call(deadline=deadline, idempotency_key=key or new_id(), extensions=as_tuple(extensions))
-    return call, SendMessage(message=message, configuration=configuration, tenant=tenant)
+    return call, SendMessage(message=message, configuration=configuration)

@@ -96,11 +96,11 @@ def _grpc(record: Record) -> Iterator[DialectView]:
     for codec in (v1_0.CODEC, v0_3.CODEC):
         try:
             if isinstance(record.body, Mail):
-                form = codec.requests[STREAM]
-                messages = [form.message.FromString(codec.write_request(STREAM, _request(record.body)))]
+                kind = codec.requests[STREAM]
+                messages = [kind.FromString(codec.write_request(STREAM, _request(record.body)))]
             elif record.public:
                 parts = codec.write_event(record, last=record.terminal)
-                messages = [codec.event.message.FromString(part) for part in parts]
+                messages = [codec.event.FromString(part) for part in parts]
             else:
                 return
             text = "\n".join(str(message) for message in messages).encode()

@@ -275,7 +275,7 @@ class ResumeTest:
             return self._result(
                 False, "none", "The card does not offer streaming, so there is nothing to resume."
             )
-        call, request = build_request((text,), None, link.peer.route.tenant)
+        call, request = build_request((text,), None)
         began = await self._read(link.peer.stream(call, request), until_task=True)
         self._note(f"Sent a message, and received {began} events. Dropped the connection.")
         if not self._fold.task_id:

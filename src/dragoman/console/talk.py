@@ -197,7 +197,6 @@ class Talk:
                 call, request = build_request(
                     (message,),
                     None,
-                    first.tenant,
                     task=asked.task or "",
                     context=asked.context or "",
                     skill=asked.skill or "",

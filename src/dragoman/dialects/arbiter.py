@@ -43,6 +43,7 @@ class Arbiter(V0_3):
     sse_event = "message"
     subscribe_errors_as_events = False
     requires_jsonrpc_member = True
+    refuses_push = True
     checks_version_first = True
 
     form = JsonForm(plain_files=True)

@@ -7,11 +7,12 @@ way round. They do no I/O and keep no state; what a stream needs to remember liv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from dragoman.dialects import errors
 from dragoman.errors import A2AError
 from dragoman.model.content import Part
-from dragoman.model.ops import Op, Request, StreamResponse
+from dragoman.model.ops import STREAM, Op, Request, StreamResponse
 from dragoman.model.task import Event
 
 
@@ -30,14 +31,6 @@ class EventWriter(Protocol):
         ...
 
 
-class EventReader(Protocol):
-    """Reads one stream."""
-
-    def read(self, result: Any) -> list[Event]:
-        """The events in one JSON document (already decoded from JSON)."""
-        ...
-
-
 class Dialect(Protocol):
     """The defaults are those of 0.3; a dialect sets what differs."""
 
@@ -48,6 +41,8 @@ class Dialect(Protocol):
     version: str
     """The `A2A-Version` that a client of this dialect sends; empty if it sends none."""
 
+    methods: ClassVar[dict[Op, str]]
+    """The JSON-RPC methods of its operations."""
     is_current: bool = False
     """It is the newest version of A2A."""
 
@@ -89,12 +84,14 @@ class Dialect(Protocol):
     """Clients read nothing but an event stream in answer to a subscription, even if it is an error."""
     requires_jsonrpc_member: bool = False
     """A request without `"jsonrpc": "2.0"` is refused."""
+    refuses_push: bool = False
+    """It knows the methods of push configs, and has an error of its own for them."""
     checks_version_first: bool = False
     """A server checks `A2A-Version` before it reads the body, so the refusal has no id."""
 
     def method(self, op: Op) -> str:
         """The JSON-RPC method name; empty if the version does not have the operation."""
-        ...
+        return self.methods.get(op, "")
 
     def read_request(self, op: Op, params: bytes) -> Request:
         """Parameters (raw JSON, empty when absent) to a request. Raises `InvalidParams`."""
@@ -116,10 +113,14 @@ class Dialect(Protocol):
 
     def writer(self, request: Request | None = None) -> EventWriter: ...
 
-    def reader(self) -> EventReader: ...
+    def read_event(self, document: Any) -> Event:
+        """An event of a stream (already decoded from JSON). Raises `InvalidAgentResponse`."""
+        event: Event = self.read_result(STREAM, document)
+        return event
 
-    def read_error(self, error: Any, *, http: int = 200) -> A2AError: ...
+    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
+        return errors.read_error(error, self.name, http=http)
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
         """The JSON-RPC `error` member: code, message, data."""
-        ...
+        return errors.write_error(error, self.name)

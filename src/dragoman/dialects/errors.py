@@ -89,7 +89,7 @@ def _meanings(codes: dict[type[A2AError], int]) -> dict[int, type[A2AError]]:
 _MEANINGS = {name: _meanings(codes) for name, codes in _CODES.items()}
 _SEEN: dict[int, type[A2AError]] = {-31401: e.Unauthenticated, -31403: e.Forbidden}
 """Codes that no version defines and that peers send all the same."""
-_BY_HTTP: dict[int, type[A2AError]] = {
+BY_HTTP: dict[int, type[A2AError]] = {
     401: e.Unauthenticated,
     403: e.Forbidden,
     429: e.RateLimited,
@@ -187,7 +187,7 @@ def read_error(error: Any, dialect: str, *, http: int = 200) -> A2AError:
     if kind is None:
         kind = _MEANINGS[dialect].get(number) or _SEEN.get(number) if isinstance(number, int) else None
     if kind is None or kind in (A2AError, e.InvalidRequest):
-        kind = _BY_HTTP.get(http, kind or A2AError)
+        kind = BY_HTTP.get(http, kind or A2AError)
     if not isinstance(message, str) or not message:
         message = (
             f"the peer answered with error {number}"
@@ -249,7 +249,7 @@ _BY_STATUS: dict[int, type[A2AError]] = {
     429: e.RateLimited,
     501: e.UnsupportedOperation,
 }
-_BY_GRPC: dict[str, type[A2AError]] = {
+BY_GRPC: dict[str, type[A2AError]] = {
     "INVALID_ARGUMENT": e.InvalidParams,
     "FAILED_PRECONDITION": e.UnsupportedOperation,
     "UNIMPLEMENTED": e.UnsupportedOperation,
@@ -309,7 +309,7 @@ def _is_internal(details: Any) -> bool:
 
 def _by_status(document: Any, http: int, missing: type[A2AError]) -> A2AError:
     kind = (
-        missing if http == 404 else _BY_GRPC.get(str(_inner(document).get("status"))) or _BY_STATUS.get(http)
+        missing if http == 404 else BY_GRPC.get(str(_inner(document).get("status"))) or _BY_STATUS.get(http)
     )
     if kind is None:
         kind = e.Unavailable if http >= 500 else e.Unreachable

@@ -355,6 +355,7 @@ _STATES: dict[str, TaskState] = {
     **{state.word: state for state in TaskState},
     **{state.value: state for state in TaskState},
     "cancelled": TaskState.CANCELED,
+    "TASK_STATE_CANCELLED": TaskState.CANCELED,
     "unknown": TaskState.UNSPECIFIED,
 }
 

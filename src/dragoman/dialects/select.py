@@ -228,14 +228,14 @@ def _neutral(
 
 def _speaks(name: str, method: str) -> bool:
     """True if a dialect has a method, or an error of its own for it."""
-    return method in _OPS[name] or (name == "arbiter" and method.startswith(_PUSHES))
+    return method in _OPS[name] or (DIALECTS[name].refuses_push and method.startswith(_PUSHES))
 
 
 def _find(dialect: Dialect, method: str) -> ChosenDialect:
     op = _OPS[dialect.name].get(method)
     if op is not None:
         return ChosenDialect(dialect, op)
-    if dialect.name == "arbiter" and method in _OPS["0.3"] and "pushNotification" in method:
+    if dialect.refuses_push and method in _OPS["0.3"] and "pushNotification" in method:
         raise DialectRefused(dialect, UnsupportedOperation("push notifications are not supported"))
     raise DialectRefused(dialect, MethodNotFound(f"there is no method {method[:80]!r}"))
 

@@ -16,14 +16,12 @@ How they differ from 0.3:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.dialects import cards, errors
-from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
+from dragoman.dialects.dialect import EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
     read_config,
@@ -39,54 +37,50 @@ from dragoman.dialects.legacy_values import (
     write_status,
 )
 from dragoman.dialects.reading import (
-    Malformed,
-    check_as,
     identifier,
     mapping,
     needed_object,
-    normalize,
     number,
     read_params,
     strings,
     task_id_of,
 )
-from dragoman.errors import A2AError, InvalidAgentResponse
+from dragoman.dialects.v0_3 import V0_3, encode
 from dragoman.model import ops
-from dragoman.model.card import AgentCard
-from dragoman.model.content import NOTHING, Artifact, Message, Part
+from dragoman.model.content import NOTHING, Artifact, Message
 from dragoman.model.ids import new_id
-from dragoman.model.ops import Op, Request, StreamResponse, refuse
+from dragoman.model.ops import Op, Request, StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
 E = TypeVar("E", bound=Event)
-
-encode = msgspec.json.Encoder().encode
 
 STATE = "a2a.state"
 """Metadata: the state that this version has no word for."""
 ONLY = "default"
 """The id of the one push config a task can have."""
 
-_NAMES = {
-    "message.taskId": "id",
-    "message.contextId": "sessionId",
-    "configuration.historyLength": "historyLength",
-    "configuration.acceptedOutputModes": "acceptedOutputModes",
-    "taskId": "id",
-}
-"""Members that are called otherwise than in 1.0."""
 _FORM = JsonForm(tag="type", named=False, arrays=True, references=True)
+_CONFIG = "pushNotificationConfig"
 _NEAREST = {TaskState.REJECTED: TaskState.FAILED, TaskState.AUTH_REQUIRED: TaskState.INPUT_REQUIRED}
 _TRUE: dict[Any, TaskState] = {state.word: state for state in _NEAREST}
 
 
-class V0_1(Dialect):
+class V0_1(V0_3):
     name = family = "0.1"
     version = ""
     names_tasks = True
     always_waits = True
     resumable = False  # a stream that begins without the task could not number its artifacts
+    subscribe_errors_as_events = False
 
+    form = _FORM
+    names: ClassVar[dict[str, str]] = {
+        "message.taskId": "id",
+        "message.contextId": "sessionId",
+        "configuration.historyLength": "historyLength",
+        "configuration.acceptedOutputModes": "acceptedOutputModes",
+        "taskId": "id",
+    }
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "tasks/send",
         ops.STREAM: "tasks/sendSubscribe",
@@ -97,154 +91,100 @@ class V0_1(Dialect):
         ops.PUSH_GET: "tasks/pushNotification/get",
     }
 
-    def method(self, op: Op) -> str:
-        return self.methods.get(op, "")
-
     def read_request(self, op: Op, params: bytes) -> Request:
         document = read_params(params)
-        try:
-            if op is ops.PUSH_CREATE and _is_cleared(params, document):
-                return ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY).check()
-            return check_as(_read_request(op, document), _NAMES)
-        except Malformed as wrong:
-            refuse(wrong.path, wrong.why)
+        if (
+            op is ops.PUSH_CREATE
+            and _CONFIG not in document
+            and _CONFIG in msgspec.json.decode(params or b"{}")
+        ):
+            document[_CONFIG] = None  # it differs from absent, and `read_params` leaves it out
+        return self.from_document(op, document)
 
-    def write_request(self, op: Op, request: Request) -> bytes:
-        return encode(_write_request(request))
+    def _read_request(self, op: Op, document: dict[str, Any]) -> Request:
+        if op is ops.PUSH_CREATE and document.get(_CONFIG, "") is None:
+            return ops.DeletePushConfig(task_id=task_id_of(document), id=ONLY)
+        if op is ops.PUSH_CREATE:
+            return ops.CreatePushConfig(config=replace(read_task_config(document, ""), id=ONLY))
+        if op is ops.PUSH_GET:
+            return ops.GetPushConfig(task_id=task_id_of(document))
+        return super()._read_request(op, document)
 
-    def read_result(self, op: Op, result: Any) -> Any:
-        try:
-            if op in (ops.PUSH_CREATE, ops.PUSH_GET):
-                return replace(read_task_config(normalize(result), ""), id=ONLY)
-            return (
-                _read_event(normalize(result))
-                if op.streams
-                else _true_state(read_task(normalize(result), "", _FORM))
-            )
-        except (Malformed, RecursionError) as wrong:
-            raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
+    def _read_length(self, document: dict[str, Any], path: str = "") -> int | None:
+        return number(document, "historyLength", path) or 0
+
+    def _read_send(self, document: dict[str, Any]) -> ops.SendMessage:
+        task_id = task_id_of(document)
+        message = read_message(needed_object(document, "message", ""), "message", _FORM)
+        push = mapping(document, "pushNotification", "")
+        config = replace(read_config(push, "pushNotification"), id=ONLY) if push else None
+        return ops.SendMessage(
+            message=replace(
+                message,
+                message_id=message.message_id or new_id(),
+                task_id=task_id,
+                context_id=identifier(document, "sessionId", ""),
+            ),
+            configuration=ops.Configuration(
+                accepted_output_modes=strings(document, "acceptedOutputModes", ""),
+                history_length=self._read_length(document),
+                task_push_notification_config=config,
+            ),
+            metadata=mapping(document, "metadata", ""),
+        )
+
+    def to_document(self, request: Request, *, blocking: bool) -> dict[str, Any]:
+        if isinstance(request, ops.GetPushConfig):
+            return {"id": request.task_id}
+        if isinstance(request, ops.GetTask) and not request.history_length:
+            return {"id": request.id}
+        return super().to_document(request, blocking=blocking)
+
+    def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
+        message, settings = request.message, request.configuration
+        out: dict[str, Any] = {"id": message.task_id or new_id()}
+        if message.context_id:
+            out["sessionId"] = message.context_id
+        out["message"] = write_message(message, _FORM)
+        if settings.accepted_output_modes:
+            out["acceptedOutputModes"] = settings.accepted_output_modes
+        if settings.history_length:
+            out["historyLength"] = settings.history_length
+        if settings.task_push_notification_config is not None:
+            out["pushNotification"] = write_config(settings.task_push_notification_config, named=False)
+        if request.metadata:
+            out["metadata"] = request.metadata
+        return out
+
+    def _write_task_config(self, config: ops.PushConfig, *, secrets: bool = True) -> dict[str, Any]:
+        written = write_config(config, named=False, secrets=secrets)
+        return {"id": config.task_id, _CONFIG: written}
+
+    def result_from_document(self, op: Op, document: Any) -> Any:
+        if op in (ops.PUSH_CREATE, ops.PUSH_GET):
+            return replace(read_task_config(document, ""), id=ONLY)
+        return _read_event(document) if op.streams else _true_state(read_task(document, "", _FORM))
 
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
-        match result:
-            case Message():
-                asked = request.message if isinstance(request, ops.SendMessage) else None
-                return encode(_write_task(task_of(result, asked)))
-            case Task():
-                return encode(_write_task(result))
-            case ops.PushConfig():
-                return encode(_write_task_config(result, secrets=False))  # 0.1 allows to leave them out
-            case AgentCard():
-                return encode(cards.write_card(result, self.name))
         if isinstance(request, ops.DeletePushConfig):
-            return encode({"id": request.task_id, "pushNotificationConfig": None})
-        return b"null"
+            return encode({"id": request.task_id, _CONFIG: None})
+        if isinstance(result, Message):
+            result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
+        return super().write_result(op, result, request)
 
-    def write_parts(self, parts: Sequence[Part]) -> bytes:
-        return encode([_FORM.write_part(part) for part in parts])
+    def result_to_document(self, op: Op, result: Any) -> Any:
+        if isinstance(result, Task):
+            return _write_task(result)
+        if isinstance(result, ops.PushConfig):
+            return self._write_task_config(result, secrets=False)  # 0.1 allows to leave them out
+        return super().result_to_document(op, result)
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return _Writer(request.message if isinstance(request, ops.SendMessage) else None)
 
-    def reader(self) -> EventReader:
-        return _Reader(self)
-
-    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
-        return errors.read_error(error, self.name, http=http)
-
-    def write_error(self, error: A2AError) -> dict[str, Any]:
-        return errors.write_error(error, self.name)
-
 
 class Draft(V0_1):
     name = "draft"
-
-
-# --- requests
-
-
-def _is_cleared(params: bytes, tidied: dict[str, Any]) -> bool:
-    """True if the config is `null`, which differs from absent."""
-    name = "pushNotificationConfig"
-    return name not in tidied and name in (msgspec.json.decode(params or b"null") or ())
-
-
-def _read_request(op: Op, document: dict[str, Any]) -> Request:
-    if op is ops.PUSH_CREATE:
-        config = read_task_config(document, "")
-        return ops.CreatePushConfig(config=replace(config, id=ONLY))
-    task_id = task_id_of(document)
-    if op in (ops.SEND, ops.STREAM):
-        return _read_send(task_id, document)
-    if op is ops.GET:
-        return ops.GetTask(id=task_id, history_length=number(document, "historyLength", "") or 0)
-    if op is ops.CANCEL:
-        return ops.CancelTask(id=task_id, metadata=mapping(document, "metadata", ""))
-    if op is ops.SUBSCRIBE:
-        return ops.SubscribeToTask(id=task_id)
-    assert op is ops.PUSH_GET
-    return ops.GetPushConfig(task_id=task_id)
-
-
-def _read_send(task_id: str, document: dict[str, Any]) -> ops.SendMessage:
-    message = read_message(needed_object(document, "message", ""), "message", _FORM)
-    push = mapping(document, "pushNotification", "")
-    config = replace(read_config(push, "pushNotification"), id=ONLY) if push else None
-    return ops.SendMessage(
-        message=replace(
-            message,
-            message_id=message.message_id or new_id(),
-            task_id=task_id,
-            context_id=identifier(document, "sessionId", ""),
-        ),
-        configuration=ops.Configuration(
-            accepted_output_modes=strings(document, "acceptedOutputModes", ""),
-            history_length=number(document, "historyLength", "") or 0,
-            task_push_notification_config=config,
-        ),
-        metadata=mapping(document, "metadata", ""),
-    )
-
-
-def _write_request(request: Request) -> dict[str, Any]:
-    match request:
-        case ops.SendMessage():
-            return _write_send(request)
-        case ops.GetTask():
-            return {
-                "id": request.id,
-                **({"historyLength": request.history_length} if request.history_length else {}),
-            }
-        case ops.CancelTask():
-            return {"id": request.id, **({"metadata": request.metadata} if request.metadata else {})}
-        case ops.SubscribeToTask():
-            return {"id": request.id}
-        case ops.CreatePushConfig():
-            return _write_task_config(request.config)
-        case ops.GetPushConfig():
-            return {"id": request.task_id}
-    return {}
-
-
-def _write_send(request: ops.SendMessage) -> dict[str, Any]:
-    message, settings = request.message, request.configuration
-    out: dict[str, Any] = {"id": message.task_id or new_id()}
-    if message.context_id:
-        out["sessionId"] = message.context_id
-    out["message"] = write_message(message, _FORM)
-    if settings.accepted_output_modes:
-        out["acceptedOutputModes"] = settings.accepted_output_modes
-    if settings.history_length:
-        out["historyLength"] = settings.history_length
-    if settings.task_push_notification_config is not None:
-        out["pushNotification"] = write_config(settings.task_push_notification_config, named=False)
-    if request.metadata:
-        out["metadata"] = request.metadata
-    return out
-
-
-def _write_task_config(config: ops.PushConfig, *, secrets: bool = True) -> dict[str, Any]:
-    written = write_config(config, named=False, secrets=secrets)
-    return {"id": config.task_id, "pushNotificationConfig": written}
 
 
 # --- tasks and events
@@ -342,11 +282,3 @@ def _write_status(update: StatusUpdate, *, last: bool) -> dict[str, Any]:
     if metadata:
         out["metadata"] = metadata
     return out
-
-
-class _Reader:
-    def __init__(self, dialect: V0_1) -> None:
-        self._dialect = dialect
-
-    def read(self, result: Any) -> list[Event]:
-        return [self._dialect.read_result(ops.STREAM, result)]

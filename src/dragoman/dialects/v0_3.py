@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dragoman.dialects import cards, errors
-from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
+from dragoman.dialects import cards
+from dragoman.dialects.dialect import Dialect, EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
     read_config,
@@ -47,7 +47,7 @@ from dragoman.dialects.reading import (
     strings,
     task_id_of,
 )
-from dragoman.errors import A2AError, InvalidAgentResponse
+from dragoman.errors import InvalidAgentResponse
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part
@@ -64,6 +64,8 @@ class V0_3(Dialect):
     form = JsonForm()
     names: ClassVar[dict[str, str]] = {}
     """Members that are called otherwise than in 1.0, where they are checked."""
+    push_member = "pushNotificationConfig"
+    """Where a `configuration` has the push config."""
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "message/send",
         ops.STREAM: "message/stream",
@@ -77,11 +79,11 @@ class V0_3(Dialect):
         ops.EXTENDED_CARD: "agent/getAuthenticatedExtendedCard",
     }
 
-    def method(self, op: Op) -> str:
-        return self.methods.get(op, "")
-
     def read_request(self, op: Op, params: bytes) -> Request:
-        document = read_params(params)
+        return self.from_document(op, read_params(params))
+
+    def from_document(self, op: Op, document: dict[str, Any]) -> Request:
+        """The request in a normalized object. Raises `InvalidParams`."""
         try:
             return check_as(self._read_request(op, document), self.names)
         except Malformed as wrong:
@@ -96,7 +98,7 @@ class V0_3(Dialect):
             return ops.CreatePushConfig(config=read_task_config(document, ""))
         task_id = task_id_of(document)
         if op is ops.GET:
-            return ops.GetTask(id=task_id, history_length=number(document, "historyLength", ""))
+            return ops.GetTask(id=task_id, history_length=self._read_length(document))
         if op is ops.CANCEL:
             return ops.CancelTask(id=task_id, metadata=mapping(document, "metadata", ""))
         if op is ops.SUBSCRIBE:
@@ -113,24 +115,30 @@ class V0_3(Dialect):
         if "messageId" in document:  # an example of the specification has it there
             message.setdefault("messageId", document["messageId"])
         settings = mapping(document, "configuration", "")
-        push = mapping(settings, "pushNotificationConfig", "configuration")
+        push = mapping(settings, self.push_member, "configuration")
         return ops.SendMessage(
             message=read_message(message, "message", self.form),
             configuration=ops.Configuration(
                 accepted_output_modes=strings(settings, "acceptedOutputModes", "configuration"),
-                history_length=number(settings, "historyLength", "configuration"),
-                return_immediately="blocking" in settings and not flag(settings, "blocking", "configuration"),
-                task_push_notification_config=read_config(push, "configuration.pushNotificationConfig")
+                history_length=self._read_length(settings, "configuration"),
+                return_immediately=self._returns_immediately(document, settings),
+                task_push_notification_config=read_config(push, f"configuration.{self.push_member}")
                 if push
                 else None,
             ),
             metadata=mapping(document, "metadata", ""),
         )
 
-    def write_request(self, op: Op, request: Request) -> bytes:
-        return encode(self._write_request(request, blocking=op is ops.SEND))
+    def _read_length(self, document: dict[str, Any], path: str = "") -> int | None:
+        return number(document, "historyLength", path)
 
-    def _write_request(self, request: Request, *, blocking: bool) -> dict[str, Any]:
+    def _returns_immediately(self, document: dict[str, Any], settings: dict[str, Any]) -> bool:
+        return "blocking" in settings and not flag(settings, "blocking", "configuration")
+
+    def write_request(self, op: Op, request: Request) -> bytes:
+        return encode(self.to_document(request, blocking=op is ops.SEND))
+
+    def to_document(self, request: Request, *, blocking: bool) -> dict[str, Any]:
         match request:
             case ops.SendMessage():
                 return self._write_send(request, blocking=blocking)
@@ -163,7 +171,7 @@ class V0_3(Dialect):
         if stated.history_length is not None:
             settings["historyLength"] = stated.history_length
         if stated.task_push_notification_config is not None:
-            settings["pushNotificationConfig"] = write_config(stated.task_push_notification_config)
+            settings[self.push_member] = write_config(stated.task_push_notification_config)
         if blocking or stated.return_immediately:
             settings["blocking"] = not stated.return_immediately  # the text names no default, so say it
         if settings:
@@ -181,11 +189,12 @@ class V0_3(Dialect):
         if op is ops.EXTENDED_CARD:
             return cards.read_card(result)[0]
         try:
-            return self._read_result(op, normalize(result))
+            return self.result_from_document(op, normalize(result))
         except (Malformed, RecursionError) as wrong:
             raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
 
-    def _read_result(self, op: Op, document: Any) -> Any:
+    def result_from_document(self, op: Op, document: Any) -> Any:
+        """A result in a normalized document. Raises `Malformed`."""
         if op in (ops.GET, ops.CANCEL):
             return read_task(document, "", self.form)
         if op in (ops.PUSH_CREATE, ops.PUSH_GET):
@@ -195,18 +204,21 @@ class V0_3(Dialect):
         return read_event(document, "", self.form)
 
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
+        return encode(self.result_to_document(op, result))
+
+    def result_to_document(self, op: Op, result: Any) -> Any:
         match result:
             case Task():
-                return encode(write_task(result, self.form))
+                return write_task(result, self.form)
             case Message():
-                return encode(write_message(result, self.form))
+                return write_message(result, self.form)
             case ops.PushConfig():
-                return encode(self._write_task_config(result))
+                return self._write_task_config(result)
             case ops.PushConfigPage():
-                return encode([self._write_task_config(config) for config in result.configs])
+                return [self._write_task_config(config) for config in result.configs]
             case AgentCard():
-                return encode(cards.write_card(result, self.name))
-        return b"null"
+                return cards.write_card(result, self.name)
+        return None
 
     def write_parts(self, parts: Sequence[Part]) -> bytes:
         return encode([self.form.write_part(part) for part in parts])
@@ -217,17 +229,8 @@ class V0_3(Dialect):
     def writer(self, request: Request | None = None) -> EventWriter:
         return _Writer(self)
 
-    def reader(self) -> EventReader:
-        return _Reader(self)
-
     def write_event(self, event: Event, *, last: bool) -> dict[str, Any]:
         return write_event(event, self.form, last=last)
-
-    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
-        return errors.read_error(error, self.name, http=http)
-
-    def write_error(self, error: A2AError) -> dict[str, Any]:
-        return errors.write_error(error, self.name)
 
 
 class _Writer:
@@ -243,14 +246,6 @@ class _Writer:
         if last and isinstance(event, Task):  # only a status update can say that it is the last
             return [body, encode(self._dialect.write_event(status_of(event), last=True))]
         return [body]
-
-
-class _Reader:
-    def __init__(self, dialect: V0_3) -> None:
-        self._dialect = dialect
-
-    def read(self, result: Any) -> list[Event]:
-        return [self._dialect.read_result(ops.STREAM, result)]
 
 
 class V0_2(V0_3):

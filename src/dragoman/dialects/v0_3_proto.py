@@ -33,8 +33,6 @@ from dragoman.dialects.legacy_values import (
     unboxed,
     write_config,
     write_event,
-    write_message,
-    write_task,
 )
 from dragoman.dialects.reading import (
     Malformed,
@@ -46,17 +44,18 @@ from dragoman.dialects.reading import (
     number,
     read_base64,
     sequence,
-    strings,
     text,
     under,
 )
-from dragoman.dialects.v0_3 import V0_3, encode
+from dragoman.dialects.v0_3 import V0_3
 from dragoman.model import ops
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Op, Request
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
 
 _TASKS, _CONFIGS = "tasks/", "/pushNotificationConfigs/"
+WHOLE_HISTORY = 2**31 - 1
+"""A history length that means all of it, as 0 does. Some peers (a2a-js) read 0 as none of it."""
 _WRAPPERS: dict[type[Event], str] = {
     Task: "task",
     Message: "message",
@@ -111,8 +110,10 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Par
     if "fileWithBytes" in file and file.get("fileWithUri"):
         raise Malformed(path, "must not have both fileWithBytes and fileWithUri")
     if "fileWithBytes" in file:
+        once = file["fileWithBytes"]
         try:
-            once = read_base64(text(file, "fileWithBytes", path))
+            if type(once) is not bytes:  # protobuf has them
+                once = read_base64(text(file, "fileWithBytes", path))
         except ValueError:
             raise Malformed(under(path, "fileWithBytes"), "is not base64") from None
         return Part(
@@ -121,7 +122,7 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Par
     if "fileWithUri" in file:
         url = text(file, "fileWithUri", path)
         return Part(url=url, filename=filename, media_type=media_type, metadata=metadata)
-    reference = {name: file[name] for name in ("name", "mimeType") if name in file}
+    reference = {name: file[name] for name in ("name", "mimeType") if file.get(name)}
     return Part(data={"file": reference}, metadata={**metadata, REFERENCE: True})
 
 
@@ -155,6 +156,7 @@ class V0_3Proto(V0_3):
     subscribe_errors_as_events = False
 
     form = ProtoForm()
+    push_member = "pushNotification"
     names: ClassVar[dict[str, str]] = {"message.parts": "message.content"}
     methods: ClassVar[dict[Op, str]] = {
         ops.SEND: "SendMessage",
@@ -179,43 +181,36 @@ class V0_3Proto(V0_3):
             return ops.CreatePushConfig(config=_read_created(document))
         if op is ops.PUSH_LIST:
             return ops.ListPushConfigs(
-                task_id=_task_of(document, "parent"),
+                task_id=_split_name(document, "parent")[0],
                 page_size=number(document, "pageSize", "") or None,
                 page_token=text(document, "pageToken", ""),
             )
         if op in (ops.PUSH_GET, ops.PUSH_DELETE):
-            task_id, _, id = _task_of(document, "name").rpartition(_CONFIGS)
+            task_id, id = _split_name(document, "name")
             if op is ops.PUSH_GET:
                 return ops.GetPushConfig(task_id=task_id, id=id)
             return ops.DeletePushConfig(task_id=task_id, id=id)
-        task_id = _task_of(document, "name")
+        task_id = identifier(document, "name", "").removeprefix(_TASKS)
         if op is ops.GET:
-            return ops.GetTask(id=task_id, history_length=number(document, "historyLength", "") or None)
+            return ops.GetTask(id=task_id, history_length=self._read_length(document))
         return ops.CancelTask(id=task_id) if op is ops.CANCEL else ops.SubscribeToTask(id=task_id)
 
     def _read_send(self, document: dict[str, Any]) -> ops.SendMessage:
         if "message" not in document and "request" in document:  # the field's own name
             document = {**document, "message": document["request"]}
-        settings = mapping(document, "configuration", "")
-        push = mapping(settings, "pushNotification", "configuration")
-        return ops.SendMessage(
-            message=read_message(needed_object(document, "message", ""), "message", self.form),
-            configuration=ops.Configuration(
-                accepted_output_modes=strings(settings, "acceptedOutputModes", "configuration"),
-                history_length=number(settings, "historyLength", "configuration") or None,
-                return_immediately="configuration" in document
-                and not flag(settings, "blocking", "configuration"),
-                task_push_notification_config=read_config(push, "configuration.pushNotification")
-                if push
-                else None,
-            ),
-            metadata=mapping(document, "metadata", ""),
-        )
+        return super()._read_send(document)
 
-    def _write_request(self, request: Request, *, blocking: bool) -> dict[str, Any]:
+    def _read_length(self, document: dict[str, Any], path: str = "") -> int | None:
+        length = number(document, "historyLength", path)
+        return length if length is not None and length != 0 and length < WHOLE_HISTORY else None
+
+    def _returns_immediately(self, document: dict[str, Any], settings: dict[str, Any]) -> bool:
+        return "configuration" in document and not flag(settings, "blocking", "configuration")
+
+    def to_document(self, request: Request, *, blocking: bool) -> dict[str, Any]:
         match request:
             case ops.SendMessage():
-                return self._write_send(request, blocking=blocking)
+                return self._write_send(request, blocking=True)
             case ops.GetTask():
                 length = request.history_length
                 return {"name": _TASKS + request.id, **({} if length is None else {"historyLength": length})}
@@ -226,7 +221,7 @@ class V0_3Proto(V0_3):
                 created = {"parent": _TASKS + config.task_id, "config": self._write_task_config(config)}
                 return {**created, "configId": config.id} if config.id else created
             case ops.GetPushConfig() | ops.DeletePushConfig():
-                return {"name": f"{_TASKS}{request.task_id}{_CONFIGS}{request.id}"}
+                return {"name": f"{_TASKS}{request.task_id}{_CONFIGS if request.id else ''}{request.id}"}
             case ops.ListPushConfigs():
                 page = {"pageSize": request.page_size, "pageToken": request.page_token}
                 return {
@@ -235,22 +230,7 @@ class V0_3Proto(V0_3):
                 }
         return {}
 
-    def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
-        out: dict[str, Any] = {"message": write_message(request.message, self.form)}
-        stated = request.configuration
-        settings: dict[str, Any] = {"blocking": not stated.return_immediately}
-        if stated.accepted_output_modes:
-            settings["acceptedOutputModes"] = stated.accepted_output_modes
-        if stated.history_length is not None:
-            settings["historyLength"] = stated.history_length
-        if stated.task_push_notification_config is not None:
-            settings["pushNotification"] = write_config(stated.task_push_notification_config)
-        out["configuration"] = settings
-        if request.metadata:
-            out["metadata"] = request.metadata
-        return out
-
-    def _read_result(self, op: Op, document: Any) -> Any:
+    def result_from_document(self, op: Op, document: Any) -> Any:
         if op in (ops.GET, ops.CANCEL):
             return read_task(document, "", self.form)
         document = an_object(document, "")
@@ -262,9 +242,9 @@ class V0_3Proto(V0_3):
                 configs=tuple([_read_stored(each, f"configs[{n}]") for n, each in enumerate(configs)]),
                 next_page_token=text(document, "nextPageToken", ""),
             )
-        return self._read_event(document)
+        return self._event_from_document(document)
 
-    def _read_event(self, document: dict[str, Any]) -> Event:
+    def _event_from_document(self, document: dict[str, Any]) -> Event:
         for member in ("task", "message", "msg", "statusUpdate", "artifactUpdate"):
             if member in document:
                 inner = an_object(document[member], member)
@@ -276,17 +256,14 @@ class V0_3Proto(V0_3):
                 return read_event({**inner, "kind": kind}, member, self.form)
         raise Malformed("it", "has none of task, message, statusUpdate and artifactUpdate")
 
-    def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
+    def result_to_document(self, op: Op, result: Any) -> Any:
         if op is ops.SEND:
-            return encode(self.write_event(result, last=True))
-        if isinstance(result, Task):
-            return encode(write_task(result, self.form))
-        if isinstance(result, ops.PushConfigPage):
-            page: dict[str, Any] = {"configs": [self._write_task_config(each) for each in result.configs]}
-            return encode(
-                {**page, "nextPageToken": result.next_page_token} if result.next_page_token else page
-            )
-        return super().write_result(op, result, request)
+            return self.write_event(result, last=True)
+        document = super().result_to_document(op, result)
+        if not isinstance(result, ops.PushConfigPage):
+            return document
+        more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
+        return {"configs": document, **more}
 
     def _write_task_config(self, config: ops.PushConfig) -> dict[str, Any]:
         name = f"{_TASKS}{config.task_id}{_CONFIGS}{config.id}"
@@ -296,32 +273,26 @@ class V0_3Proto(V0_3):
         return {_WRAPPERS[type(event)]: write_event(event, self.form, last=last)}
 
 
-def _task_of(document: dict[str, Any], member: str) -> str:
-    """The id in a resource's name; a name without its collection is taken for the id."""
-    return identifier(document, member, "").removeprefix(_TASKS)
+def _split_name(document: dict[str, Any], member: str) -> tuple[str, str]:
+    """The ids of the task and of the push config in the name of a resource. A name without its collection is a task's id."""
+    name = identifier(document, member, "").removeprefix(_TASKS)
+    task_id, found, id = name.rpartition(_CONFIGS)
+    return (task_id, id) if found else (name.removesuffix(_CONFIGS[:-1]), "")
 
 
 def _read_created(document: dict[str, Any]) -> ops.PushConfig:
     """What is to be created: wrapped as the request has it, as what is stored, or the bare config. Peers differ."""
     stored = mapping(document, "config", "") or document
     inner = mapping(stored, "pushNotificationConfig", "") or stored
-    id = identifier(document, "configId", "")
-    if not id:
-        _, _, id = text(stored, "name", "").rpartition(_CONFIGS)
-    config = read_config({**inner, "id": inner.get("id") or id}, "pushNotificationConfig")
-    task_id = _task_of(document, "parent") or _task_of(stored, "name").rpartition(_CONFIGS)[0]
-    return ops.PushConfig(
-        id=config.id,
-        task_id=task_id,
-        url=config.url,
-        token=config.token,
-        authentication=config.authentication,
-    )
+    task_id, id = _split_name(stored, "name")
+    id = identifier(document, "configId", "") or inner.get("id") or id
+    task_id = _split_name(document, "parent")[0] or task_id
+    return read_config({**inner, "id": id}, "pushNotificationConfig", task_id=task_id)
 
 
 def _read_stored(document: Any, path: str) -> ops.PushConfig:
     document = an_object(document, path)
-    task_id, _, id = text(document, "name", path).removeprefix(_TASKS).rpartition(_CONFIGS)
+    task_id, id = _split_name(document, "name")
     inner = needed_object(document, "pushNotificationConfig", path)
     inner = {**inner, "id": inner.get("id") or id}
     return read_config(inner, under(path, "pushNotificationConfig"), task_id=task_id)

@@ -15,32 +15,32 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.dialects import cards, errors
-from dragoman.dialects.dialect import Dialect, EventReader, EventWriter
+from dragoman.dialects import cards
+from dragoman.dialects.dialect import Dialect, EventWriter
 from dragoman.dialects.reading import SNAKE_MEMBER, normalize, normalize_request, snake
-from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
+from dragoman.errors import InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part
 from dragoman.model.ops import Op, Request, StreamResponse, refuse
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
+from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 
 T = TypeVar("T")
 
 encoder = msgspec.json.Encoder()
 
-_WIRE: dict[Op, type[Any]] = {op: op.request for op in ops.OPS.values()} | {ops.PUSH_CREATE: ops.PushConfig}
-_DECODERS = {op: msgspec.json.Decoder(shape) for op, shape in _WIRE.items()}
+SHAPES: dict[Op, type[Any]] = {op: op.request for op in ops.OPS.values()} | {ops.PUSH_CREATE: ops.PushConfig}
+_DECODERS = {op: msgspec.json.Decoder(shape) for op, shape in SHAPES.items()}
 
-_EVENTS: dict[str, type[Any]] = {
+EVENTS: dict[str, type[Any]] = {
     "task": Task,
     "message": Message,
     "statusUpdate": StatusUpdate,
     "artifactUpdate": ArtifactUpdate,
 }
-_OPENINGS = {shape: f'{{"{member}":'.encode() for member, shape in _EVENTS.items()}
+_OPENINGS = {shape: f'{{"{member}":'.encode() for member, shape in EVENTS.items()}
 
-_RESULTS: dict[Op, type[Any]] = {
+RESULTS: dict[Op, type[Any]] = {
     ops.GET: Task,
     ops.CANCEL: Task,
     ops.LIST: ops.TaskPage,
@@ -61,11 +61,10 @@ class V1_0(Dialect):
     model_json = True
     extensions_header = b"a2a-extensions"
 
-    def method(self, op: Op) -> str:
-        return op.name
+    methods = {op: op.name for op in ops.OPS.values()}
 
     def read_request(self, op: Op, params: bytes) -> Request:
-        shape = _WIRE[op]
+        shape = SHAPES[op]
         document: Any
         try:
             try:
@@ -80,23 +79,10 @@ class V1_0(Dialect):
             raise InvalidParams(f"params are not JSON: {error}") from None
         except RecursionError:
             raise InvalidParams("params are nested too deeply") from None
-        if shape is ops.PushConfig:
-            document = ops.CreatePushConfig(config=document, tenant=document.tenant)
-        elif shape is ops.GetPushConfig and not document.id:
-            refuse("id", "must not be empty")
-        request: Request = document.check()
-        return request
+        return from_wire(document)
 
     def write_request(self, op: Op, request: Request) -> bytes:
-        if isinstance(request, ops.CreatePushConfig):
-            config = _with_one_scheme(request.config)
-            return encoder.encode(replace(config, tenant=request.tenant or config.tenant))
-        if isinstance(request, ops.SendMessage):
-            stated = request.configuration.task_push_notification_config
-            if stated is not None and (config := _with_one_scheme(stated)) is not stated:
-                settings = replace(request.configuration, task_push_notification_config=config)
-                request = replace(request, configuration=settings)
-        return encoder.encode(request)
+        return encoder.encode(to_wire(request))
 
     def read_result(self, op: Op, result: Any) -> Any:
         if op is ops.PUSH_DELETE:
@@ -105,7 +91,7 @@ class V1_0(Dialect):
             return cards.read_card(result)[0]
         if op is ops.SEND or op.streams:
             return _read_event(result)
-        return _read(result, _RESULTS[op])
+        return _read(result, RESULTS[op])
 
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
         if op is ops.SEND:
@@ -134,14 +120,28 @@ class V1_0(Dialect):
     def writer(self, request: Request | None = None) -> EventWriter:
         return _WRITER
 
-    def reader(self) -> EventReader:
-        return _READER
 
-    def read_error(self, error: Any, *, http: int = 200) -> A2AError:
-        return errors.read_error(error, "1.0", http=http)
+def from_wire(value: Any) -> Request:
+    """The request that a value of its `SHAPES` is. Raises `InvalidParams`."""
+    if isinstance(value, ops.PushConfig):
+        value = ops.CreatePushConfig(config=value, tenant=value.tenant)
+    elif isinstance(value, ops.GetPushConfig) and not value.id:
+        refuse("id", "must not be empty")
+    request: Request = value.check()
+    return request
 
-    def write_error(self, error: A2AError) -> dict[str, Any]:
-        return errors.write_error(error, "1.0")
+
+def to_wire(request: Request) -> Any:
+    """The inverse of `from_wire`."""
+    if isinstance(request, ops.CreatePushConfig):
+        config = _with_one_scheme(request.config)
+        return replace(config, tenant=request.tenant or config.tenant)
+    if isinstance(request, ops.SendMessage):
+        stated = request.configuration.task_push_notification_config
+        if stated is not None and (config := _with_one_scheme(stated)) is not stated:
+            settings = replace(request.configuration, task_push_notification_config=config)
+            return replace(request, configuration=settings)
+    return request
 
 
 class _Writer:
@@ -151,12 +151,7 @@ class _Writer:
         return [_OPENINGS[type(response.event)] + (response.raw or response.encode()) + b"}"]
 
 
-class _Reader:
-    def read(self, result: Any) -> list[Event]:
-        return [_read_event(result)]
-
-
-_WRITER, _READER = _Writer(), _Reader()
+_WRITER = _Writer()
 
 
 def _with_artifacts(page: ops.TaskPage) -> bytes:
@@ -187,7 +182,7 @@ def _leniently(params: bytes, shape: type[T]) -> T:
     try:
         return msgspec.convert(normalize_request({} if document is None else document), shape)
     except msgspec.ValidationError as error:
-        refuse(*_path_and_reason(error))
+        refuse(*path_and_reason(error))
 
 
 _EXPECTED = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
@@ -206,7 +201,7 @@ _SENTENCES = (
 )
 
 
-def _path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
+def path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
     """What the decoder found wrong, as the end of a sentence that begins with the path."""
     reason, at, path = str(error).rpartition(" - at `")
     if at and path.endswith("`"):
@@ -234,7 +229,7 @@ def _read(result: Any, shape: type[T]) -> T:
 
 def _read_event(result: Any) -> Any:
     if isinstance(result, dict):
-        for member, shape in _EVENTS.items():
+        for member, shape in EVENTS.items():
             body = result.get(member, result.get(snake(member)))
             if body is not None:
                 return _read(_whole(body), shape)

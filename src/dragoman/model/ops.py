@@ -8,7 +8,7 @@ that whoever writes it out can write it together.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Sequence
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -36,6 +36,7 @@ MAX_MODES = 1000
 
 
 _EMPTY, _NEGATIVE = "must not be empty", "must not be negative"
+_ID, _TASK_ID = ("id", "id"), ("task_id", "taskId")
 
 
 def refuse(path: str, why: str) -> NoReturn:
@@ -47,9 +48,14 @@ class Request(Wire, frozen=True, kw_only=True):
     """An operation and its parameters. `tenant` is a routing label; it authorises nothing."""
 
     tenant: str = ""
+    needed: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Members that must not be empty, and their names in JSON."""
 
     def check(self) -> Self:
         """The request, if it keeps the rules that all versions share, beyond the types of members. Raises `InvalidParams`."""
+        for member, name in self.needed:
+            if not getattr(self, member):
+                refuse(name, _EMPTY)
         return self
 
 
@@ -117,13 +123,12 @@ class GetTask(Request, frozen=True, kw_only=True):
 
     id: str
     history_length: int | None = None
+    needed = (_ID,)
 
     def check(self) -> Self:
-        if not self.id:
-            refuse("id", _EMPTY)
         if self.history_length is not None and self.history_length < 0:
             refuse("historyLength", _NEGATIVE)
-        return self
+        return Request.check(self)
 
 
 class ListTasks(Request, frozen=True, kw_only=True):
@@ -164,22 +169,14 @@ class CancelTask(Request, frozen=True, kw_only=True):
 
     id: str
     metadata: dict[str, Any] = NOTHING
-
-    def check(self) -> Self:
-        if not self.id:
-            refuse("id", _EMPTY)
-        return self
+    needed = (_ID,)
 
 
 class SubscribeToTask(Request, frozen=True, kw_only=True):
     """Stream only: the task as it is, then what happens to it."""
 
     id: str
-
-    def check(self) -> Self:
-        if not self.id:
-            refuse("id", _EMPTY)
-        return self
+    needed = (_ID,)
 
 
 class ResumeTask(SubscribeToTask, frozen=True, kw_only=True):
@@ -206,11 +203,7 @@ class GetPushConfig(Request, frozen=True, kw_only=True):
 
     task_id: str
     id: str = ""
-
-    def check(self) -> Self:
-        if not self.task_id:
-            refuse("taskId", _EMPTY)
-        return self
+    needed = (_TASK_ID,)
 
 
 class ListPushConfigs(Request, frozen=True, kw_only=True):
@@ -219,13 +212,12 @@ class ListPushConfigs(Request, frozen=True, kw_only=True):
     task_id: str
     page_size: int | None = None
     page_token: str = ""
+    needed = (_TASK_ID,)
 
     def check(self) -> Self:
-        if not self.task_id:
-            refuse("taskId", _EMPTY)
         if self.page_size is not None and self.page_size < 0:
             refuse("pageSize", _NEGATIVE)
-        return self
+        return Request.check(self)
 
 
 class PushConfigPage(Wire, frozen=True, kw_only=True):
@@ -238,13 +230,7 @@ class DeletePushConfig(Request, frozen=True, kw_only=True):
 
     task_id: str
     id: str
-
-    def check(self) -> Self:
-        if not self.task_id:
-            refuse("taskId", _EMPTY)
-        if not self.id:
-            refuse("id", _EMPTY)
-        return self
+    needed = (_TASK_ID, _ID)
 
 
 class GetExtendedCard(Request, frozen=True, kw_only=True):

@@ -186,7 +186,11 @@ class Instrumentation:
         self, call: Call, operation: str, request: Request, task: str, outcome: str, agent: str = ""
     ) -> None:
         """Write an audit entry if the request changes something."""
-        if self.audit is None or not isinstance(request, AUDITED):
+        if isinstance(request, AUDITED):
+            self._write_audit(call, operation, task, outcome, agent)
+
+    def _write_audit(self, call: Call, operation: str, task: str, outcome: str, agent: str = "") -> None:
+        if self.audit is None:
             return
         self.audit.record(
             AuditEntry(
@@ -198,26 +202,19 @@ class Instrumentation:
                 task=task,
                 outcome=outcome,
                 dialect=call.dialect,
-                trace=_trace_id(call.trace) if call.trace else "",
+                trace=_trace_id(call.trace),
             )
         )
 
     def audit_resume(self, turn: Turn) -> None:
         """Write that a turn runs again because the process that ran it is gone."""
-        if self.audit is not None:
-            self.audit.record(
-                AuditEntry(
-                    at=timestamp(),
-                    tenant=turn.scope.tenant,
-                    agent=turn.scope.agent,
-                    principal=turn.principal,
-                    operation="resume",
-                    task=turn.task_id,
-                    outcome="OK",
-                    dialect=turn.mail.origin,
-                    trace=_trace_id(turn.trace),
-                )
-            )
+        call = Call(
+            scope=turn.scope,
+            principal=Principal(id=turn.principal),
+            dialect=turn.mail.origin,
+            trace=turn.trace,
+        )
+        self._write_audit(call, "resume", turn.task_id, "OK")
 
     def record_refusal(self, agent: str, error: A2AError, path: str = "") -> None:
         """Log, count and audit a failed authentication. A caller chose the path, so only the log has it."""

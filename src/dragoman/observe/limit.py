@@ -8,7 +8,7 @@ all turns together is the engine's (`engine/runner.py`). Who counts: the workers
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,26 @@ def open_shared_quota(quota: Quota, store: Store) -> SharedQuota | None:
     return SharedQuota(store.quotas) if wanted and quota.limits_callers else None
 
 
+class _LocalQuota:
+    """What `SharedQuota` does, for this server alone: its workers count in shared memory."""
+
+    def __init__(self, usage: CallerUsage) -> None:
+        self._usage = usage
+        self.leave = usage.leave
+
+    def key(self, *parts: str) -> int:
+        return self._usage.slot(parts)
+
+    async def take(self, key: int, rate: float, burst: int) -> float:
+        return self._usage.take(key, rate, burst)
+
+    async def enter(self, key: int, limit: int) -> bool:
+        if self._usage.active(key) >= limit:
+            return False
+        self._usage.enter(key)
+        return True
+
+
 class LimitedService:
     """A `Service` that enforces `quota`. `unfinished` counts the unfinished tasks of a scope."""
 
@@ -78,100 +98,66 @@ class LimitedService:
         self._own = (agent,) if agent else ()
         self._service, self._quota = service, quota
         self._unfinished = unfinished
-        self._usage = usage or CallerUsage()
-        self._shared = shared
+        self._counter: Any = shared or _LocalQuota(usage or CallerUsage())
 
     async def call(self, call: Call, request: Request) -> Any:
-        if self._shared is not None:
-            return await self._call_shared(self._shared, call, request)
-        slots = self._admit(call)
-        try:
-            async with self._reserve_task(call, request):
-                return await self._service.call(call, request)
-        finally:
-            self._leave(slots)
+        async with self._admitted(call, request):
+            return await self._service.call(call, request)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        async with AsyncExitStack() as entered:
-            if self._shared is not None:
-                await self._admit_shared(self._shared, entered, call)
-            else:
-                entered.callback(self._leave, self._admit(call))
-            await entered.enter_async_context(self._reserve_task(call, request))
-            batches: Any = await entered.enter_async_context(aclosing(self._service.stream(call, request)))
+        async with (
+            self._admitted(call, request),
+            aclosing(self._service.stream(call, request)) as batches,  # type: ignore[type-var]
+        ):
             async for batch in batches:
                 yield batch
 
-    async def _call_shared(self, shared: SharedQuota, call: Call, request: Request) -> Any:
-        async with AsyncExitStack() as entered:
-            await self._admit_shared(shared, entered, call)
-            async with self._reserve_task(call, request):
-                return await self._service.call(call, request)
+    @asynccontextmanager
+    async def _admitted(self, call: Call, request: Request) -> AsyncIterator[None]:
+        """Count an operation while it runs. Raises `RateLimited` or `Unavailable`."""
+        entered: list[Any] = []
+        try:
+            await self._admit(call.scope, entered)
+            if isinstance(request, SendMessage):
+                await self._reserve_task(call, request, entered)
+            yield
+        finally:
+            for key in entered:
+                self._counter.leave(key)
 
-    async def _admit_shared(self, shared: SharedQuota, entered: AsyncExitStack, call: Call) -> None:
-        """Raise `RateLimited` or `Unavailable`, or count the operation until `entered` ends."""
-        quota, scope = self._quota, call.scope
+    async def _admit(self, scope: Scope, entered: list[Any]) -> None:
+        quota, counter = self._quota, self._counter
         for whose, name, rate, burst, concurrency in (
             ("caller", scope.owner, quota.rate, quota.burst, quota.concurrency),
             ("agent", scope.agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency),
         ):
             if concurrency is not None:
-                key = shared.key("slots", whose, scope.tenant, name, *self._own)
-                if not await shared.enter(key, concurrency):
+                key = counter.key("slots", whose, scope.tenant, name, *self._own)
+                if not await counter.enter(key, concurrency):
                     raise RateLimited(
                         f"this {whose} already has {concurrency} operations under way", retry_after=1
                     )
-                entered.callback(shared.leave, key)
+                entered.append(key)
             if rate is not None:
-                key = shared.key("rate", whose, scope.tenant, name, *self._own)
-                if (wait := await shared.take(key, rate, burst)) > 0:
-                    raise _too_many(whose, wait)
+                key = counter.key("rate", whose, scope.tenant, name, *self._own)
+                if (wait := await counter.take(key, rate, burst)) > 0:
+                    raise RateLimited(
+                        f"this {whose} has too many requests", retry_after=max(1.0, round(wait, 1))
+                    )
 
-    def _admit(self, call: Call) -> tuple[int, ...]:
-        """Raise `RateLimited`, or return the slots that the operation occupies until `_leave`."""
-        quota, scope, usage = self._quota, call.scope, self._usage
-        caller = usage.slot(("caller", scope.tenant, scope.owner, *self._own))
-        agent = usage.slot(("agent", scope.tenant, scope.agent))
-        _check(usage, caller, quota.rate, quota.burst, quota.concurrency, "caller")
-        _check(usage, agent, quota.agent_rate, quota.agent_burst, quota.agent_concurrency, "agent")
-        usage.enter(caller)
-        usage.enter(agent)
-        return caller, agent
-
-    def _leave(self, slots: tuple[int, ...]) -> None:
-        for slot in slots:
-            self._usage.leave(slot)
-
-    @asynccontextmanager
-    async def _reserve_task(self, call: Call, request: Request) -> AsyncIterator[None]:
-        """Reserve one of the unfinished tasks, if the request creates one."""
-        limit = self._quota.open_tasks
-        if (
-            limit is None
-            or not isinstance(request, SendMessage)
-            or not await self._creates_task(call, request)
-        ):
-            yield
+    async def _reserve_task(self, call: Call, request: SendMessage, entered: list[Any]) -> None:
+        """Reserve one of the unfinished tasks, if the message creates one."""
+        limit, scope = self._quota.open_tasks, call.scope
+        if limit is None or not await self._creates_task(call, request):
             return
-        opened = await self._unfinished(call.scope)
+        opened = await self._unfinished(scope)
         # Some of the requests under way have created their task and some have not: there are at least as many as either.
-        if self._shared is not None:
-            key = self._shared.key("creating", *_names(call.scope))
-            if opened >= limit or not await self._shared.enter(key, limit):
-                raise _too_many_tasks(max(opened, limit), limit)
-            try:
-                yield
-            finally:
-                self._shared.leave(key)
-            return
-        creating = self._usage.slot(("creating", call.scope))
-        if (opened := max(opened, self._usage.active(creating))) >= limit:
-            raise _too_many_tasks(opened, limit)
-        self._usage.enter(creating)
-        try:
-            yield
-        finally:
-            self._usage.leave(creating)
+        key = self._counter.key("creating", scope.tenant, scope.agent, scope.owner)
+        if opened >= limit or not await self._counter.enter(key, limit):
+            raise RateLimited(
+                f"you have {max(opened, limit)} unfinished tasks here, and {limit} are allowed", retry_after=5
+            )
+        entered.append(key)
 
     async def _creates_task(self, call: Call, request: SendMessage) -> bool:
         """True if the message creates a task. In the oldest versions callers choose the task's id, so we have to look."""
@@ -183,24 +169,3 @@ class LimitedService:
         except TaskNotFound:
             return True
         return False
-
-
-def _check(
-    usage: CallerUsage, slot: int, rate: float | None, burst: int, concurrency: int | None, whose: str
-) -> None:
-    if concurrency is not None and (active := usage.active(slot)) >= concurrency:
-        raise RateLimited(f"this {whose} already has {active} operations under way", retry_after=1)
-    if rate is not None and (wait := usage.take(slot, rate, burst)) > 0:
-        raise _too_many(whose, wait)
-
-
-def _names(scope: Scope) -> tuple[str, str, str]:
-    return scope.tenant, scope.agent, scope.owner
-
-
-def _too_many_tasks(opened: int, limit: int) -> RateLimited:
-    return RateLimited(f"you have {opened} unfinished tasks here, and {limit} are allowed", retry_after=5)
-
-
-def _too_many(whose: str, wait: float) -> RateLimited:
-    return RateLimited(f"this {whose} has too many requests", retry_after=max(1.0, round(wait, 1)))

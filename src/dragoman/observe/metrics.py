@@ -90,65 +90,18 @@ class Metrics(Collector):
         counts = self._report()
         for report in self._reports.read_others() if self._reports is not None else ():
             counts = counts.plus(_decode(report))
-        yield _counter(
-            "dragoman_requests",
-            "Operations, by how they ended: OK, or the reason of the error",
-            ("agent", "operation", "dialect", "outcome"),
-            counts.requests,
-        )
-        yield _histogram(
-            "dragoman_request_seconds",
-            "How long unary operations took",
-            ("agent", "operation"),
-            counts.seconds,
-        )
-        yield _gauge("dragoman_open_streams", "Streams being read", ("agent",), counts.streams)
-        yield _counter(
-            "dragoman_tasks", "Tasks that came to rest, by state", ("agent", "state"), counts.settled
-        )
-        yield _histogram(
-            "dragoman_task_seconds",
-            "From a task's first message to its end",
-            ("agent", "state"),
-            counts.task_seconds,
-        )
-        yield _gauge("dragoman_running_turns", "Turns running here", ("agent",), counts.running)
+        for family, name, about, labels, member in _METRICS:
+            yield _fill(family(name, about, labels=labels), getattr(counts, member))
         if self._waiting is not None:
             yield GaugeMetricFamily(
                 "dragoman_waiting_tasks", "Tasks with work that nobody has taken up", value=self._waiting()
             )
-        yield _counter(
-            "dragoman_refused", "Callers that were not let in", ("agent", "reason"), counts.refused
-        )
-        yield _histogram(
-            "dragoman_commit_seconds", "How long the store's transactions took", (), counts.commits
-        )
-        yield _counter(
-            "dragoman_tokens",
-            "Tokens that agents reported: input, output, cached (of the input), reasoning (of the output)",
-            ("agent", "model", "kind"),
-            counts.tokens,
-        )
-        yield _counter(
-            "dragoman_cost", "Money that agents reported", ("agent", "model", "currency"), counts.cost
-        )
         if self._upstreams:
             yield from self._collect_upstreams(counts)
-        yield _counter("dragoman_push", "Notifications, by what became of them", ("outcome",), counts.pushes)
 
     def _collect_upstreams(self, counts: Counts) -> Iterable[Metric]:
-        yield _counter(
-            "dragoman_upstream_calls",
-            "Calls of agents behind a bridge, by how they ended; without an upstream if none was called",
-            ("route", "upstream", "operation", "outcome"),
-            counts.upstream_calls,
-        )
-        yield _histogram(
-            "dragoman_upstream_seconds",
-            "How long calls of agents behind a bridge took, streams to their end",
-            ("route", "upstream", "operation"),
-            counts.upstream_seconds,
-        )
+        for family, name, about, labels, member in _UPSTREAM_METRICS:
+            yield _fill(family(name, about, labels=labels), getattr(counts, member))
         known = {route: health() for route, health in self._upstreams.items()}
         servers = [(route, server) for route, health in known.items() for server in health.servers]
         yield _gauge(
@@ -177,23 +130,72 @@ class Metrics(Collector):
             yield _gauge(name, about, ("route",), values)
 
 
-def _counter(name: str, about: str, labels: tuple[str, ...], counts: Mapping[Key, float]) -> Metric:
-    family = CounterMetricFamily(name, about, labels=labels)
-    for key, count in counts.items():
-        family.add_metric(key, count)
-    return family
-
-
 def _gauge(name: str, about: str, labels: tuple[str, ...], counts: Mapping[Key, int]) -> Metric:
-    family = GaugeMetricFamily(name, about, labels=labels)
+    return _fill(GaugeMetricFamily(name, about, labels=labels), counts)
+
+
+def _fill(family: Any, counts: Mapping[Key, Any]) -> Metric:
     for key, count in counts.items():
-        family.add_metric(key, count)
-    return family
+        if isinstance(count, Histogram):
+            buckets = zip(_BOUNDS, accumulate(count.buckets), strict=True)
+            family.add_metric(key, list(buckets), count.total)
+        else:
+            family.add_metric(key, count)
+    filled: Metric = family
+    return filled
 
 
-def _histogram(name: str, about: str, labels: tuple[str, ...], times: Mapping[Key, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, about, labels=labels)
-    bounds = [*map(str, BUCKET_SECONDS), "+Inf"]
-    for key, taken in times.items():
-        family.add_metric(key, list(zip(bounds, accumulate(taken.buckets), strict=True)), taken.total)
-    return family
+_BOUNDS = [*map(str, BUCKET_SECONDS), "+Inf"]
+_COUNTER, _GAUGE, _HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+_Rows = tuple[tuple[Callable[..., Metric], str, str, tuple[str, ...], str], ...]
+_TOKENS = "Tokens that agents reported: input, output, cached (of the input), reasoning (of the output)"
+_CALLS = "Calls of agents behind a bridge, by how they ended; without an upstream if none was called"
+
+_METRICS: _Rows = (
+    (
+        _COUNTER,
+        "dragoman_requests",
+        "Operations, by how they ended: OK, or the reason of the error",
+        ("agent", "operation", "dialect", "outcome"),
+        "requests",
+    ),
+    (
+        _HISTOGRAM,
+        "dragoman_request_seconds",
+        "How long unary operations took",
+        ("agent", "operation"),
+        "seconds",
+    ),
+    (_GAUGE, "dragoman_open_streams", "Streams being read", ("agent",), "streams"),
+    (_COUNTER, "dragoman_tasks", "Tasks that came to rest, by state", ("agent", "state"), "settled"),
+    (
+        _HISTOGRAM,
+        "dragoman_task_seconds",
+        "From a task's first message to its end",
+        ("agent", "state"),
+        "task_seconds",
+    ),
+    (_GAUGE, "dragoman_running_turns", "Turns running here", ("agent",), "running"),
+    (_COUNTER, "dragoman_refused", "Callers that were not let in", ("agent", "reason"), "refused"),
+    (_HISTOGRAM, "dragoman_commit_seconds", "How long the store's transactions took", (), "commits"),
+    (_COUNTER, "dragoman_tokens", _TOKENS, ("agent", "model", "kind"), "tokens"),
+    (_COUNTER, "dragoman_cost", "Money that agents reported", ("agent", "model", "currency"), "cost"),
+    (_COUNTER, "dragoman_push", "Notifications, by what became of them", ("outcome",), "pushes"),
+)
+"""The kind of a metric, its name, what it is, its labels, and the member of `Counts`."""
+_UPSTREAM_METRICS: _Rows = (
+    (
+        _COUNTER,
+        "dragoman_upstream_calls",
+        _CALLS,
+        ("route", "upstream", "operation", "outcome"),
+        "upstream_calls",
+    ),
+    (
+        _HISTOGRAM,
+        "dragoman_upstream_seconds",
+        "How long calls of agents behind a bridge took, streams to their end",
+        ("route", "upstream", "operation"),
+        "upstream_seconds",
+    ),
+)

@@ -27,7 +27,7 @@ from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, Connec
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
-from dragoman.dialects.proto.extensions import METHOD, SERVICE, read_document, write_document
+from dragoman.dialects.proto.extensions import METHOD, SERVICE, read_body, write_body
 from dragoman.dialects.proto.messages import Numbered
 from dragoman.dialects.proto.status import DETAILS, read_status
 from dragoman.errors import (
@@ -132,12 +132,12 @@ class Grpc:
         document = {"method": request.method, "params": request.params, "tenant": request.tenant}
         sent = await self._transport.add_credential(self._plain(call))
         channel = await self._open_allowed()
-        rpc = channel.unary_unary(f"/{SERVICE}/{METHOD}")(write_document(document), metadata=_metadata(sent))
+        rpc = channel.unary_unary(f"/{SERVICE}/{METHOD}")(write_body(document), metadata=_metadata(sent))
         try:
             answer: bytes = await rpc
         except aio.AioRpcError as error:
             raise self._error(error) from error
-        return read_document(answer).get("result")
+        return read_body(answer).get("result")
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, ExtensionCall):
@@ -162,7 +162,7 @@ class Grpc:
         except aio.AioRpcError as error:
             await shown.end(error)
             raise self._error(error) from error
-        await shown.message(self._codec.results[op].message, answer, await rpc.initial_metadata())
+        await shown.message(self._codec.results[op], answer, await rpc.initial_metadata())
         await shown.end()
         self._learn(await rpc.trailing_metadata())
         return answer
@@ -171,7 +171,7 @@ class Grpc:
         """Show a request to the tap, if there is one. Returns what shows its answer."""
         shown = _Shown(self._transport.tap, self._codec)
         if shown.tap is not None:
-            text, headers = self._codec.show(self._codec.requests[op].message, body), dict(_metadata(sent))
+            text, headers = self._codec.show(self._codec.requests[op], body), dict(_metadata(sent))
             await report(
                 shown.tap,
                 shown.n,
@@ -203,7 +203,7 @@ class Grpc:
             initial = await rpc.initial_metadata()
             self._learn(initial)
             while message is not None:
-                await shown.message(self._codec.event.message, message, initial)
+                await shown.message(self._codec.event, message, initial)
                 seq = Numbered.FromString(message).seq if self.is_dragoman else 0
                 yield [StreamResponse(self._codec.read_event(message), seq)]
                 message = await self._receive(rpc, channel, shown)

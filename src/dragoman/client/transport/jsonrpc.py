@@ -88,10 +88,9 @@ class JsonRpc:
         request = self._named(call, request)
         response = await self._post(call, op, request, "text/event-stream")
         try:
-            reader = self.dialect.reader()
             if not is_stream(response):
                 result = self._result(response, await response.read())
-                yield [StreamResponse(_in_context(event, request)) for event in reader.read(result)]
+                yield [StreamResponse(_in_context(self.dialect.read_event(result), request))]
                 return
 
             def read(frame: Frame) -> list[Event]:
@@ -102,8 +101,7 @@ class JsonRpc:
                     if "error" not in document and frame.event not in ("", "message"):
                         return []  # a ping of another protocol
                     raise self._read_error(document, 200)
-                events = reader.read(document["result"])
-                return [_in_context(event, request) for event in events]
+                return [_in_context(self.dialect.read_event(document["result"]), request)]
 
             subscribed = isinstance(request, SubscribeToTask)
             async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):

@@ -74,10 +74,9 @@ class Rest:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
         response = await self._ask(call, op, request, "text/event-stream")
         try:
-            reader = self.dialect.reader()
             if not is_stream(response):
                 document = read_document(await response.read(), self.url)
-                yield [StreamResponse(event) for event in reader.read(document)]
+                yield [StreamResponse(self.dialect.read_event(document))]
                 return
 
             def read(frame: Frame) -> list[Event]:
@@ -86,7 +85,7 @@ class Rest:
                     raise self._read_error(document, 200, op is SUBSCRIBE)
                 if not document:
                     return []  # a ping of another protocol
-                return reader.read(document)
+                return [self.dialect.read_event(document)]
 
             subscribed = isinstance(request, SubscribeToTask)
             async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):

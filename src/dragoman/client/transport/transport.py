@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, Unavailable, Unreachable
+from dragoman.dialects.errors import BY_HTTP
+from dragoman.errors import A2AError, Unavailable, Unreachable
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What `decode_json` raises."""
@@ -115,7 +116,7 @@ def to_error(
         document = decode_json(body)
     except NOT_JSON:
         document = None
-    if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in _BY_STATUS:
+    if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in BY_HTTP:
         error = read(document, status)
     else:
         error = _error_class(status)(f"{url} answered HTTP {status}{_describe_body(document, body)}")
@@ -123,20 +124,12 @@ def to_error(
     return error
 
 
-_BY_STATUS: dict[int, type[A2AError]] = {
-    401: Unauthenticated,
-    403: Forbidden,
-    429: RateLimited,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
-}
 _TEMPORARY = (408, 425)
 
 
 def _error_class(status: int) -> type[A2AError]:
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
+    if status in BY_HTTP:
+        return BY_HTTP[status]
     if status in (404, 405, 410):
         return NotThere
     if 400 <= status < 500 and status not in _TEMPORARY:

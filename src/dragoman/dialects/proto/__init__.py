@@ -2,8 +2,7 @@
 
 messages      the message types, from the .proto files beside it
 values        Struct, Value and Timestamp
-tasks, cards  what the versions have in common
-v1_0, v0_3    each of them: wire message <-> model, both ways, so that client and server share it
-codec         what they offer
+documents     a message as the document of its JSON form, and back
+codec         a version on gRPC; v1_0 and v0_3 are those that there are
 status        errors
 """

@@ -1,49 +1,46 @@
 """A version of A2A on gRPC: its service, and how its messages read and write.
 
-What a `Dialect` is for JSON, a `Codec` is for protobuf: `v1_0.CODEC` and `v0_3.CODEC`.
+What a `Dialect` is for JSON, a `Codec` is for protobuf: `v1_0.CODEC` and `v0_3.CODEC`. A message is read as the document of its
+JSON form (`documents.py`), which the dialect of the version reads; and the other way round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message_factory import GetMessageClass
 from msgspec.structs import replace
 
 from dragoman.dialects.legacy_values import status_of
 from dragoman.dialects.pieces import group_parts
+from dragoman.dialects.proto.documents import document_reader, document_writer
 from dragoman.dialects.proto.messages import POOL, unmapped
 from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model.content import Artifact, Message, Role
-from dragoman.model.ops import GET, Op, Request, StreamResponse, refuse
+from dragoman.model.ops import (
+    GET,
+    MAX_PARTS,
+    STREAM,
+    TOO_MANY_PARTS,
+    Op,
+    Request,
+    SendMessage,
+    StreamResponse,
+    refuse,
+)
 from dragoman.model.task import Event, Task, TaskState, TaskStatus
 
 
-class MessageForm(NamedTuple):
-    """A message type, with its conversions from and to the model."""
-
-    message: Any
-    read: Callable[[Any], Any]
-    """Raises `Malformed`."""
-    write: Callable[[Any, Any], None]
-    """Fills an empty message."""
-
-    def encoded(self, value: Any) -> bytes:
-        message = self.message()
-        self.write(message, value)
-        body: bytes = message.SerializeToString()
-        return body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
+    """A subclass says how the documents of its version are read and written."""
+
     name: str
     """The dialect whose rules apply beyond the wire."""
     version: str
@@ -52,15 +49,43 @@ class Codec:
     """The full name of the gRPC service."""
     methods: dict[Op, str]
     """Its operations, and their names."""
-    requests: dict[Op, MessageForm]
-    results: dict[Op, MessageForm]
-    event: MessageForm
+    sent_parts: tuple[str, str]
+    """Where the request of a send has the parts of its message."""
     marks_last: bool = False
     """The last status update of a stream has `final`."""
 
+    def __init__(self) -> None:
+        self.requests: dict[Op, Any] = {}
+        """The types of messages."""
+        self.results: dict[Op, Any] = {}
+        service = POOL.FindServiceByName(self.service)
+        for op, name in self.methods.items():
+            method = service.FindMethodByName(name)
+            self.requests[op] = GetMessageClass(method.input_type)
+            self.results[op] = GetMessageClass(method.output_type)
+            if op.streams:
+                self.event = self.results[op]
+
+    def request_from(self, op: Op, document: dict[str, Any]) -> Request:
+        """Raises `InvalidParams` or `Malformed`."""
+        raise NotImplementedError
+
+    def request_to(self, op: Op, request: Request) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def result_from(self, op: Op, document: dict[str, Any]) -> Any:
+        """Raises `Malformed`. The event of a stream is a result, too."""
+        raise NotImplementedError
+
+    def result_to(self, op: Op, result: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def event_to(self, event: Event, *, last: bool) -> dict[str, Any]:
+        raise NotImplementedError
+
     def parsed(self, op: Op, body: bytes) -> Any:
         """The message of a request; `read_message` makes the request of it. Raises `InvalidParams`."""
-        kind = self.requests[op].message
+        kind = self.requests[op]
         try:
             return _reading(kind).FromString(body)
         except DecodeError:
@@ -74,9 +99,12 @@ class Codec:
         """Raises `InvalidParams`. `max_nodes`: so many messages, of all kinds, may be inside the one."""
         if message.ByteSize() > 2 * max_nodes and has_more_messages(max_nodes, message):
             raise InvalidParams(f"the request has more than {max_nodes} values in it")
+        if op.request is SendMessage:
+            sent, parts = self.sent_parts
+            if len(getattr(getattr(message, sent), parts)) > MAX_PARTS:
+                refuse(f"message.{parts}", TOO_MANY_PARTS)
         try:
-            request: Request = self.requests[op].read(message)
-            return request.check()
+            return self.request_from(op, document_reader(message.DESCRIPTOR)(message))
         except Malformed as wrong:
             refuse(wrong.path, wrong.why)
 
@@ -86,14 +114,21 @@ class Codec:
 
     def write_request(self, op: Op, request: Request) -> bytes:
         with _convert_errors(InvalidParams):
-            return self.requests[op].encoded(request)
+            return _encode(self.requests[op], self.request_to(op, request))
 
     def read_result(self, op: Op, body: bytes) -> Any:
         """Raises `InvalidAgentResponse`."""
-        return _read(self.results[op], body)
+        try:
+            kind = self.results[op]
+            return self.result_from(op, document_reader(kind.DESCRIPTOR)(kind.FromString(body)))
+        except (DecodeError, Malformed) as wrong:
+            raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
 
     def write_result(self, op: Op, result: Any) -> bytes:
-        return _write_answer(result, self.results[op].encoded)
+        return _write_answer(result, partial(self._result, op))
+
+    def _result(self, op: Op, result: Any) -> bytes:
+        return _encode(self.results[op], self.result_to(op, result))
 
     def write_pieces(self, op: Op, task: Task) -> Iterator[bytes]:
         """The bytes of `write_result` for a large task, piece by piece. Some pieces are empty: they are where other work
@@ -101,9 +136,8 @@ class Codec:
 
         Encoded messages of one type that follow each other are one message with all their parts.
         """
-        form = self.results[GET]
-        task_type = form.message.DESCRIPTOR
-        pieces = [_write_answer(replace(task, artifacts=(), history=()), form.encoded)]
+        task_type = self.results[GET].DESCRIPTOR
+        pieces = [self.write_result(GET, replace(task, artifacts=(), history=()))]
         nobody = Message(message_id="", role=Role.UNSPECIFIED, parts=())
         lists: list[tuple[str, Artifact | Message, Artifact | Message]] = [
             *(("artifacts", each, Artifact(artifact_id="", parts=())) for each in task.artifacts),
@@ -113,18 +147,28 @@ class Codec:
             written: list[bytes] = []
             for group in group_parts(value.parts):
                 piece = replace(rest if written else value, parts=group)
-                written.append(_write_answer(piece, partial(_write_item, form, field)))
+                written.append(_write_answer(piece, partial(self._item, field)))
                 yield b""
             number = task_type.fields_by_name[field].number
             pieces += (_field_head(number, sum(map(len, written))), *written)
-        answer = self.results[op].message.DESCRIPTOR
+        answer = self.results[op].DESCRIPTOR
         if answer is not task_type:
             yield _field_head(answer.fields_by_name["task"].number, sum(map(len, pieces)))
         yield from pieces
 
+    def _item(self, field: str, value: Any) -> bytes:
+        """An artifact, or a message of the history, as it is in a task."""
+        message = self.results[GET]()
+        within: dict[str, Any] = {field: (value,)}
+        document_writer(message.DESCRIPTOR)(
+            message, self.result_to(GET, Task(id="", status=_NO_STATUS, **within))
+        )
+        item: bytes = getattr(message, field)[0].SerializeToString()
+        return item
+
     def read_event(self, body: bytes) -> Event:
         """Raises `InvalidAgentResponse`."""
-        event: Event = _read(self.event, body)
+        event: Event = self.read_result(STREAM, body)
         return event
 
     def write_event(self, response: StreamResponse, *, last: bool) -> list[bytes]:
@@ -147,12 +191,7 @@ class Codec:
             return body
 
     def _event(self, event: Event, *, last: bool) -> bytes:
-        message = self.event.message()
-        self.event.write(message, event)
-        if last and message.HasField("status_update"):
-            message.status_update.final = True
-        body: bytes = message.SerializeToString()
-        return body
+        return _encode(self.event, self.event_to(event, last=last))
 
 
 _reading = lru_cache(None)(unmapped)
@@ -177,15 +216,6 @@ def has_more_messages(nodes: int, message: Any) -> bool:
     return False
 
 
-def _write_item(form: MessageForm, field: str, value: Any) -> bytes:
-    """An artifact, or a message of the history, as it is in a task."""
-    message = form.message()
-    within: dict[str, Any] = {field: (value,)}
-    form.write(message, Task(id="", context_id="", status=_NO_STATUS, **within))
-    item: bytes = getattr(message, field)[0].SerializeToString()
-    return item
-
-
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
 
 
@@ -203,11 +233,11 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read(form: MessageForm, body: bytes) -> Any:
-    try:
-        return form.read(form.message.FromString(body))
-    except (DecodeError, Malformed) as wrong:
-        raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
+def _encode(kind: Any, document: dict[str, Any]) -> bytes:
+    message = kind()
+    document_writer(kind.DESCRIPTOR)(message, document)
+    body: bytes = message.SerializeToString()
+    return body
 
 
 def _write_answer(value: Any, write: Callable[[Any], bytes]) -> bytes:

@@ -36,24 +36,24 @@ class ExtensionCodec:
         return message.fields["tenant"].string_value if "tenant" in message.fields else ""
 
     def read_message(self, op: Op, message: Struct, *, max_nodes: int) -> ExtensionCall:
-        document = read_struct(message, "")
+        document = read_struct(message)
         method, params = document.get("method"), document.get("params", {})
         if not isinstance(method, str) or not isinstance(params, dict):
             raise InvalidParams("method must be a text, and params an object")
         return ExtensionCall(method=method, params=params)
 
     def write_result(self, op: Op, result: Any) -> bytes:
-        return write_document({"result": result})
+        return write_body({"result": result})
 
 
-def write_document(document: dict[str, Any]) -> bytes:
+def write_body(document: dict[str, Any]) -> bytes:
     message = Struct()
     write_struct(message, json_for_protobuf(document))
     written: bytes = message.SerializeToString()
     return written
 
 
-def read_document(body: bytes) -> dict[str, Any]:
+def read_body(body: bytes) -> dict[str, Any]:
     message = Struct()
     message.ParseFromString(body)
-    return read_struct(message, "")
+    return read_struct(message)

@@ -51,5 +51,4 @@ _PACKAGES = _load()
 V1_0 = _PACKAGES["lf.a2a.v1"]
 V0_3 = _PACKAGES["a2a.v1"]
 RPC = _PACKAGES["google.rpc"]
-Empty = _PACKAGES["google.protobuf"].Empty
 Numbered = _PACKAGES["dragoman"].Numbered

@@ -33,17 +33,10 @@ CODES = {
 }  # fmt: skip
 
 _BY_CODE: dict[str, type[A2AError]] = {
-    "INVALID_ARGUMENT": e.InvalidParams,
+    **errors.BY_GRPC,
     "NOT_FOUND": e.TaskNotFound,
-    "FAILED_PRECONDITION": e.UnsupportedOperation,
     "UNIMPLEMENTED": e.MethodNotFound,
-    "UNAUTHENTICATED": e.Unauthenticated,
-    "PERMISSION_DENIED": e.Forbidden,
-    "RESOURCE_EXHAUSTED": e.RateLimited,
-    "UNAVAILABLE": e.Unreachable,
-    "CANCELLED": e.Unreachable,
-    "ABORTED": e.Unreachable,
-    "DEADLINE_EXCEEDED": e.Unreachable,
+    **dict.fromkeys(("UNAVAILABLE", "CANCELLED", "ABORTED", "DEADLINE_EXCEEDED"), e.Unreachable),
 }
 
 

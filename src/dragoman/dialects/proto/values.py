@@ -27,6 +27,8 @@ MANY_VALUES = 20_000
 
 
 def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
+    if not document:
+        struct.SetInParent()  # an empty one, too, is there
     fields = struct.fields
     for name, item in document.items():
         write_value(fields[name], item, depth)
@@ -45,7 +47,6 @@ def write_value(value: Any, item: Any, depth: int = 0) -> None:
     elif depth > MAX_JSON_DEPTH:
         raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
     elif isinstance(item, dict):
-        value.struct_value.SetInParent()  # an empty one, too, is there
         write_struct(value.struct_value, item, depth + 1)
     elif isinstance(item, list | tuple):
         value.list_value.SetInParent()
@@ -56,35 +57,35 @@ def write_value(value: Any, item: Any, depth: int = 0) -> None:
         raise TypeError(f"{kind.__name__} is not JSON")
 
 
-def read_struct(struct: Any, path: str) -> dict[str, Any]:
+def read_struct(struct: Any) -> dict[str, Any]:
     fields = struct.fields
     if hasattr(
         fields, "add"
     ):  # a list of entries (`messages.unmapped`); of two with one name the last counts
-        return {entry.key: read_value(entry.value, path) for entry in fields}
-    return {name: read_value(value, path) for name, value in fields.items()}
+        return {entry.key: read_value(entry.value) for entry in fields}
+    return {name: read_value(value) for name, value in fields.items()}
 
 
-def read_value(value: Any, path: str) -> Any:
+def read_value(value: Any) -> Any:
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         return value.string_value
     if kind == "number_value":
-        return _read_number(value.number_value, path)
+        return _read_number(value.number_value)
     if kind == "bool_value":
         return value.bool_value
     if kind == "struct_value":
-        return read_struct(value.struct_value, path)
+        return read_struct(value.struct_value)
     if kind == "list_value":
-        return [read_value(each, path) for each in value.list_value.values]
+        return [read_value(each) for each in value.list_value.values]
     return None
 
 
-def _read_number(number: float, path: str) -> int | float:
+def _read_number(number: float) -> int | float:
     if number.is_integer():
         return int(number) if -_EXACT <= number <= _EXACT else number
     if number - number != 0:  # infinite, or not a number: JSON has neither
-        raise Malformed(path, "must not hold infinity or NaN")
+        raise Malformed("", "must not hold infinity or NaN")
     return number
 
 
@@ -130,11 +131,11 @@ def _since_epoch(text: str) -> tuple[int, int] | None:
     return (at - _EPOCH) // _SECOND, at.microsecond * 1000
 
 
-def read_moment(moment: Any, path: str) -> str:
+def read_moment(moment: Any) -> str:
     try:
         second = timestamp(moment.seconds)
     except (ValueError, OverflowError, OSError):
-        raise Malformed(path, "is not a moment in time") from None
+        raise Malformed("", "is not a moment in time") from None
     return f"{second[:-4]}{moment.nanos // 1_000_000:03d}Z"
 
 
