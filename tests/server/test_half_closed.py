@@ -67,7 +67,7 @@ async def said_its_last(url: str, sent: bytes) -> AsyncIterator[Wire]:
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
 async def test_half_closed_client_gets_the_end_of_its_stream(method: str) -> None:
     agent = Patient()
-    app = application(agent, store="memory:", keepalive=0.08)
+    app = application(agent, store="memory:", drain=0.0, keepalive=0.08)
     async with running(app) as url, said_its_last(url, post(method)) as (reader, _):
         await agent.asked.wait()
         if method == "SendStreamingMessage":
@@ -99,7 +99,7 @@ async def test_a_stream_on_our_own_server_ends_when_its_client_disconnects(batch
 
 async def test_request_of_a_client_that_left_ends_before_its_task() -> None:
     agent = Patient()
-    app = application(agent, store="memory:", limits=Limits(write_timeout=0.05))
+    app = application(agent, store="memory:", drain=0.0, limits=Limits(write_timeout=0.05))
     async with running(app) as url, said_its_last(url, post("SendMessage")) as (reader, _):
         await agent.asked.wait()
         with suppress(ConnectionResetError):
@@ -108,7 +108,7 @@ async def test_request_of_a_client_that_left_ends_before_its_task() -> None:
 
 async def test_client_that_half_closes_after_a_long_wait_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, noticed = Patient(), asyncio.Event()
-    app = application(agent, store="memory:")
+    app = application(agent, store="memory:", drain=0.0)
     monkeypatch.setattr(app._waits._timeout, "_interval", 0.001)
     mark_slow = HttpRequest.mark_slow
 
@@ -129,7 +129,7 @@ async def test_client_that_half_closes_after_a_long_wait_has_left(monkeypatch: p
 
 async def test_stream_of_a_half_closed_client_that_left_ends() -> None:
     agent = Patient()
-    app = application(agent, store="memory:", keepalive=0.08)
+    app = application(agent, store="memory:", drain=0.0, keepalive=0.08)
     async with running(app) as url:
         async with said_its_last(url, post("SendStreamingMessage")) as (reader, _):
             await reader.readuntil(b"waiting")

@@ -5,7 +5,6 @@ It is a layer above the server, the client and the engine: none of them imports 
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -102,7 +101,6 @@ class AgentConsole:
             else:
                 self._token = OneTimeToken().text
         self._receivers = Receivers()
-        atexit.register(self._receivers.close)
         self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
         if loopback:
             self._one_time = self._one_time or OneTimeToken()

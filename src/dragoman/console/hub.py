@@ -7,7 +7,6 @@ to agents through `talk`.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -57,7 +56,6 @@ class HubConsole:
         self._hosts = [name for name in (host, urlsplit(public_url).hostname or "") if name]
         self._public_url = public_url.rstrip("/")
         self._receivers = Receivers()
-        atexit.register(self._receivers.close)
 
     def url(self, base: str) -> str:
         """The line to print: on loopback, the URL has a token that works once."""

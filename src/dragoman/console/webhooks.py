@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from dragoman.observe.redact import MASK, is_secret_name, redact_text, redact_ur
 from dragoman.push.post import CHALLENGE_PARAMETER
 from dragoman.server.exchange import Exchange
 from dragoman.server.routes import Route, RouteList
+from dragoman.server.temporary import TemporaryFolder
 
 MAX_WEBHOOKS = 200
 STATES = ("pending", "failed", "dead")
@@ -165,13 +165,12 @@ class Receivers:
     """A folder for each receiver, a file for each delivery. Make it before workers are forked: they share it."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="dragoman-receivers-"))
-
-    def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary = TemporaryFolder("receivers")
+        self._folder = self._temporary.path
 
     def create(self) -> str:
         """Raises `TooMany`."""
+        self._temporary.make()
         self._forget_old()
         if sum(1 for _ in self._folder.iterdir()) >= MAX_RECEIVERS:
             raise TooMany(f"there are {MAX_RECEIVERS} test receivers; each is gone an hour after it was made")
@@ -185,7 +184,10 @@ class Receivers:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def exists(self, id: str) -> bool:
-        return _ID.fullmatch(id) is not None and (self._folder / id).is_dir()
+        if _ID.fullmatch(id) is None or not (self._folder / id).is_dir():
+            return False
+        self._temporary.make()  # this worker uses it, too
+        return True
 
     def put(self, id: str, delivery: Any) -> bool:
         """False if it has taken as many as it may."""

@@ -11,10 +11,10 @@ import asyncio
 import itertools
 import socket
 import tempfile
-from pathlib import Path
 from typing import cast
 
 from dragoman.server.limits import Connections
+from dragoman.server.temporary import TemporaryFolder
 
 AVAILABLE = hasattr(socket, "AF_UNIX")
 MAX_PATH_BYTES = 70
@@ -28,10 +28,9 @@ class Front:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         parent = tempfile.gettempdir()
-        self._folder = tempfile.TemporaryDirectory(  # for this user only
-            prefix="dragoman-grpc-", dir=parent if len(parent) <= MAX_PATH_BYTES else "/tmp"
-        )
-        self.address = f"unix:{self._folder.name}/core"
+        self._temporary = TemporaryFolder("grpc", parent if len(parent) <= MAX_PATH_BYTES else "/tmp")
+        self._folder = self._temporary.make()
+        self.address = f"unix:{self._folder}/core"
         self._numbers = itertools.count()
         self._server: asyncio.Server | None = None
         self._open: set[_Client] = set()
@@ -55,7 +54,7 @@ class Front:
         self.stop_accepting()
         for client in list(self._open):
             client.close()
-        self._folder.cleanup()
+        self._temporary.remove()
 
     def accept(self, client: _Client) -> bool:
         self._open.add(client)
@@ -76,12 +75,12 @@ class Front:
         ours = socket.socket(socket.AF_UNIX)
         try:
             ours.setblocking(False)
-            name = Path(self._folder.name) / str(next(self._numbers))
+            name = self._folder / str(next(self._numbers))
             ours.bind(str(name))
             name.unlink()
             client.peer = f"unix:{name}"
             self._by_peer[client.peer] = client
-            ours.connect(f"{self._folder.name}/core")  # at once, or not at all
+            ours.connect(f"{self._folder}/core")  # at once, or not at all
         except OSError:
             ours.close()
             raise

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import IO, Protocol, TypeVar
 from dragoman.errors import A2AError, Unavailable
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.store.database import Database
+from dragoman.server.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class FileBlobs:
     """Contents in a folder. Without one, in a temporary folder that is deleted in the end."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryFolder | None = None
         self._folder = folder
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> None:
@@ -114,8 +114,8 @@ class FileBlobs:
     def _path(self, key: str) -> Path:
         assert _KEY.fullmatch(key), key
         if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="dragoman-blobs-")
-            self._folder = Path(self._temporary.name)
+            self._temporary = TemporaryFolder("blobs")
+            self._folder = self._temporary.make()
         return self._folder / key
 
 

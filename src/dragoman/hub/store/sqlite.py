@@ -13,7 +13,6 @@ import asyncio
 import logging
 import os
 import sqlite3
-import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, Self, TypeVar, cast
 from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.store.database import PACKAGE, UNKNOWN, Database, MissingReference, Row, Work
 from dragoman.hub.tenants.policy import Policy
+from dragoman.server.temporary import TemporaryFolder
 from dragoman.stores import UnsupportedSchema
 from dragoman.stores.sqlite.file import migrate
 
@@ -47,10 +47,10 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: str | Path, policy: Policy | None = None, *, busy_seconds: float = 10.0) -> None:
         super().__init__(policy)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         if str(path) == ":memory:":
-            self._folder = tempfile.TemporaryDirectory(prefix="dragoman-hub-")
-            path = Path(self._folder.name) / "hub.db"
+            self._folder = TemporaryFolder("hub")
+            path = self._folder.path / "hub.db"
         self.path = Path(path)
         self._busy_seconds = busy_seconds
         self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
@@ -70,6 +70,8 @@ class SqliteDatabase(Database):
         return self
 
     def _prepare(self) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+        if self._folder is not None:
+            self._folder.make()
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(OSError):  # it exists; if it cannot be created, SQLite reports the reason
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
@@ -86,7 +88,7 @@ class SqliteDatabase(Database):
             for connection in connections:
                 connection.close()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.remove()
 
     async def run(self, work: Work[T], *, tenant: int = 0) -> T:
         db = self._connections[0]
