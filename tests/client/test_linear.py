@@ -1,15 +1,12 @@
 """Parsers of what a peer sends: twice the bytes cost about twice the time, whatever the bytes are.
 
-Each case is the worst that its parser can be given. It is measured at n and at 2n in one run, in CPU time of this
-thread; quadratic work is four times as much at 2n.
+Each case is the worst that its parser can be given (`tests/growth.py` measures).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
-import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,6 +48,7 @@ from dragoman.model.ops import StreamResponse
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.push.guard import Guard
 from tests.client.fakes import card
+from tests.growth import assert_linear
 
 Work = Callable[[], object]
 CASES: dict[str, tuple[int, Callable[[int], Work]]] = {}
@@ -64,18 +62,6 @@ def case(n: int) -> Callable[[Callable[[int], Work]], Callable[[int], Work]]:
         return make
 
     return add
-
-
-def cost(work: Work) -> float:
-    gc.collect()
-    gc.disable()  # which looks at all objects of the process now and then, whosever they are
-    try:
-        began = time.thread_time()
-        with suppress(A2AError, ValueError, OSError, *_NOT_JSON):
-            work()
-        return time.thread_time() - began
-    finally:
-        gc.enable()
 
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -459,14 +445,12 @@ def stream_of_artifacts_that_begin_anew(n: int) -> Work:
 @pytest.mark.parametrize("name", CASES)
 def test_twice_the_bytes_cost_twice_the_time(name: str) -> None:
     n, make = CASES[name]
-    once, twice = make(n), make(2 * n)
-    cost(once)  # what is imported and compiled at first use
-    single, double = cost(once), cost(twice)
-    for _ in range(4):  # a measurement that looks steep is taken again: the machine may have been busy
-        if double < 3 * single + 0.002:
-            break
-        single, double = min(single, cost(once)), min(double, cost(twice))
-    assert double < 3 * single + 0.002, f"{name}: {single * 1000:.2f} ms for n, {double * 1000:.2f} ms for 2n"
+
+    def run(work: Work) -> None:
+        with suppress(A2AError, ValueError, OSError, *_NOT_JSON):
+            work()
+
+    assert_linear(run, make, 2 * n)
 
 
 # --- bounds

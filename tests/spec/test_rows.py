@@ -35,7 +35,10 @@ UNTESTED = {
 def _claims() -> Iterator[tuple[str, str]]:
     """Rows, and the test that names each."""
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if "@requirement(" not in text and "@older(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 for call in node.decorator_list:
                     name = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
