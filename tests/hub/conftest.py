@@ -32,6 +32,7 @@ from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.task import Task
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
+from tests.hub.house import store_of
 from tests.hub.scripted import Scripted, ScriptedModel, by_agent
 
 TENANT = "1"
@@ -125,28 +126,27 @@ def say(text: str, **metadata: Any) -> SendMessage:
     )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "stored"])
 async def house(request: Any, tmp_path: Any) -> AsyncIterator[Begin]:
-    """`await house(scripts, constitution, ...)`: a hub's agents that run, on each store."""
-    async with _houses(
-        f"sqlite:///{tmp_path}/tasks-{{n}}.db" if request.param == "sqlite" else "memory:"
-    ) as begin:
+    """`await house(scripts, constitution, ...)`: a hub's agents that run, in memory and in the database of the suite."""
+    stored = request.param == "stored"
+    async with _houses(lambda n: store_of(tmp_path, f"tasks-{n}.db") if stored else "memory:") as begin:
         yield begin
 
 
 @pytest.fixture
 async def shed() -> AsyncIterator[Begin]:
     """A `house` in memory, where the store does not matter."""
-    async with _houses("memory:") as begin:
+    async with _houses(lambda n: "memory:") as begin:
         yield begin
 
 
 @asynccontextmanager
-async def _houses(url: str) -> AsyncIterator[Begin]:
+async def _houses(url: Callable[[int], str]) -> AsyncIterator[Begin]:
     opened: list[House] = []
 
     async def begin(scripts: Any, *constitutions: Constitution, peers: Any = None, **options: Any) -> House:
-        store = open_store(url.format(n=len(opened)))
+        store = open_store(url(len(opened)))
         home = await House(store, peers=peers).open(scripts, *constitutions, **options)
         opened.append(home)
         return home

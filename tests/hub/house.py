@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import cache
 from hashlib import sha256
 from itertools import count
@@ -137,10 +138,39 @@ def tables_of(folder: Any) -> Database:
     return open_database(_postgres(folder) or folder / "hub.db")
 
 
+def store_of(folder: Any, name: str = "tasks.db") -> str:
+    """The address of the tasks of the hub that is kept in a folder, or of another store there."""
+    return _postgres(folder if name == "tasks.db" else folder / name) or f"sqlite:///{folder / name}"
+
+
 def place_of(folder: Any) -> list[str]:
     """The options by which the command line finds the hub that is kept in a folder."""
     url = _postgres(folder)
-    return ["--store", url] if url else ["--data", str(folder)]
+    return ["--data", str(folder), *(["--store", url] if url else ())]
+
+
+async def rows_of(folder: Any) -> dict[str, list[str]]:
+    """The rows of every table of the hub that is kept in a folder, and of its tasks, as texts."""
+    if url := _postgres(folder):
+        import asyncpg
+
+        db = await asyncpg.connect(url)
+        try:
+            named = "select table_schema, table_name from information_schema.tables where table_schema in ('hub', 'dragoman')"
+            names = [f'{schema}."{table}"' for schema, table in await db.fetch(named)]
+            return {
+                name: [str(tuple(row)) for row in await db.fetch(f"select * from {name}")] for name in names
+            }
+        finally:
+            await db.close()
+    found: dict[str, list[str]] = {}
+    for file in ("hub.db", "tasks.db"):
+        with closing(sqlite3.connect(folder / file)) as opened:
+            tables = opened.execute("select name from sqlite_master where type = 'table'").fetchall()
+            for (table,) in tables:
+                rows = opened.execute(f'select * from "{table}"')
+                found[f'{file}."{table}"'] = [str(row) for row in rows.fetchall()]
+    return found
 
 
 @cache

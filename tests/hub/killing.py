@@ -18,7 +18,8 @@ from dragoman.dialects.sse import Frame, SseReader
 from dragoman.engine.records import Step
 from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
-from dragoman.stores.sqlite.store import SqliteStore
+from dragoman.stores import open_store
+from tests.hub.house import ON_POSTGRES, store_of
 from tests.serving import lasting_port
 from tests.waiting import until
 
@@ -66,7 +67,9 @@ class Process:
 
     async def start(self) -> None:
         environment = {**os.environ, "DRAGOMAN_ADMIN_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "src")}
-        environment.pop("DRAGOMAN_STORE", None)  # its tables and tasks are in its folder
+        environment.pop("DRAGOMAN_STORE", None)
+        if ON_POSTGRES:
+            environment["DRAGOMAN_STORE"] = store_of(self._folder)
         environment |= {"DRAGOMAN_MODELS": "*", **self.environment}
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=self._folder, env=environment, stdout=asyncio.subprocess.DEVNULL
@@ -136,9 +139,9 @@ async def listen(
     return heard
 
 
-async def recorded(path: Path, *agents: str) -> list[tuple[str, str]]:
+async def recorded(folder: Path, *agents: str) -> list[tuple[str, str]]:
     """Every step on record of the first tenant's agents: (task, key)."""
-    store = SqliteStore(path)
+    store = open_store(store_of(folder))
     await store.open()
     out: list[tuple[str, str]] = []
     try:

@@ -21,10 +21,10 @@ from dragoman.hub.store import artifacts as files
 from dragoman.hub.store.artifacts import INLINE_BYTES, Artifacts
 from dragoman.hub.store.blobs import BlobMissing, Blobs, BlobSweeper, new_key, open_blobs
 from dragoman.hub.store.conversations import Conversations
-from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tenants.policy import QuotaExceeded
-from tests.hub.house import Caller, House, house
+from tests.hub.house import Caller, House, house, tables_of
 from tests.serving import lasting_port
 from tests.waiting import block_until
 
@@ -164,7 +164,7 @@ def test_blobs_are_in_a_folder_or_in_s3() -> None:
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await open_database(tmp_path / "hub.db").open()
+    opened = await tables_of(tmp_path).open()
     await Tenants(opened).add("acme")
     await Conversations(opened).create(1)
     yield opened

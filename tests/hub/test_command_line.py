@@ -19,11 +19,13 @@ from dragoman.cli import main
 from dragoman.hub.assembly import application
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import InvalidSetting, Settings, settings
-from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.server.runtime import running
 from tests import postgres
-from tests.hub.house import SCOUT, house
+from tests.hub.house import ON_POSTGRES, SCOUT, house, store_of, tables_of
+
+only_sqlite = pytest.mark.skipif(ON_POSTGRES, reason="about the files of SQLite")
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "DRAGOMAN_DATA"):
         monkeypatch.delenv(name, raising=False)
+    if ON_POSTGRES:
+        monkeypatch.setenv("DRAGOMAN_STORE", store_of(tmp_path / "d"))
     return tmp_path
 
 
@@ -98,12 +102,14 @@ def test_a_file_that_is_none_of_ours_is_said_in_a_sentence(tmp_path: Path) -> No
         settings(environment={})
 
 
+@only_sqlite
 def test_files_of_the_hubs_commands_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     assert main(["tenant", "add", "acme", "--data", "d"]) == 0
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
     assert [f.name for f in (tmp_path / "d").iterdir() if f.stat().st_mode & 0o077] == []
 
 
+@only_sqlite
 def test_files_of_init_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     assert main(["init", "--data", "a/b"]) == 0
     made = list(tmp_path.rglob("*"))
@@ -113,8 +119,9 @@ def test_files_of_init_are_readable_only_by_their_owner(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
 def test_the_hub_that_init_says_is_next_is_the_one_that_it_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("DRAGOMAN_STORE", raising=False)
     store = postgres.server().database(f"init_{uuid4().hex}")
     assert main(["init", "--data", "d", "--store", store]) == 0
     assert capsys.readouterr().out.endswith("next: dragoman hub\n")
@@ -197,7 +204,7 @@ def test_the_admin_token_is_shown_though_the_first_start_fails(tmp_path: Path) -
 
 async def on_tenants(folder: Path, work: Callable[[Tenants], Awaitable[Any]]) -> Any:
     """What `work` returns for the tenants of a hub that does not run."""
-    database: Database = await open_database(folder / "hub.db").open()
+    database: Database = await tables_of(folder).open()
     try:
         return await work(Tenants(database))
     finally:
@@ -224,7 +231,7 @@ def test_the_admin_token_is_rotated_from_the_shell(
 
 
 async def test_an_admin_token_that_nobody_saw_is_not_in_force(tmp_path: Path) -> None:
-    database = await open_database(tmp_path / "hub.db").open()
+    database = await tables_of(tmp_path).open()
     tenants = Tenants(database)
 
     def closed(token: str) -> None:
@@ -297,6 +304,7 @@ def test_a_hub_is_begun_and_begun_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["doctor", "--model", "scripted:nowhere.json"]) == 1
 
 
+@only_sqlite
 @pytest.mark.parametrize("file", ["tasks.db", "hub.db"])
 def test_a_hub_says_which_of_its_databases_is_none(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_bytes(b"these are not the bytes you are looking for" * 100)
@@ -356,6 +364,7 @@ def test_the_doctor_says_how_commands_are_kept_apart(
     assert "commands run with limits alone" in capsys.readouterr().out
 
 
+@only_sqlite
 @pytest.mark.parametrize(
     "words",
     [["list"], ["disable", "x"], ["enable", "x"], ["rotate", "x"], ["rotate-admin"]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,30 @@ from dragoman.hub.store.database import PACKAGE, MissingReference, Transaction, 
 from dragoman.hub.store.sqlite import SqliteDatabase
 from dragoman.hub.store.tenants import Tenants
 from dragoman.stores.common import scripts
-from tests.hub.house import ON_POSTGRES, House, house
+from tests.hub.house import ON_POSTGRES, House, house, store_of, tables_of
+
+FULL = """
+create function hub.full() returns trigger language plpgsql as
+$$ begin raise exception 'no space left on device' using errcode = 'disk_full'; end $$
+"""
 
 
 async def fill(hub: House) -> None:
     """There is no room in the database for anything more."""
-    await hub.hub.database.change("pragma max_page_count = 1")  # as many as there are, that is
+    if not ON_POSTGRES:
+        await hub.hub.database.change("pragma max_page_count = 1")  # as many as there are, that is
+        return
+
+    async def refuse(db: Any) -> None:
+        await db.one(FULL)
+        for table in ("memories", "messages", "scratchpads"):
+            await db.one(
+                f"create trigger full_{table} before insert on hub.{table} execute function hub.full()"
+            )
+
+    await hub.hub.database.run(refuse)
 
 
-@pytest.mark.skipif(ON_POSTGRES, reason="a limit of a SQLite file")
 async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
     async with house(["/mem write " + "x" * 100_000, "Ok."]) as hub:
         acme = await hub.tenant("acme")
@@ -35,12 +51,18 @@ async def test_a_full_disk_refuses_writes_and_allows_reads() -> None:
         assert (await acme("GET", "/v1/conversations/1")).status == 200
         received = await acme.ask("go")
         assert received[-1][1]["ok"], "the agent can do something else"
-        assert "ERR: the hub's database cannot be used" in hub.model.prompts[-1].messages[-1].content
+        assert re.search(
+            r"ERR: the (hub's database|task store) cannot be used", hub.model.prompts[-1].messages[-1].content
+        )
 
 
 async def test_a_database_locked_for_too_long_works_again_afterwards(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if ON_POSTGRES:
+        monkeypatch.setattr("dragoman.hub.store.postgres._WAIT", "set local lock_timeout = 10")
+        await locked_on_postgres(tmp_path)
+        return
     database = await SqliteDatabase(tmp_path / "hub.db", busy_seconds=0.01).open()
     other = sqlite3.connect(tmp_path / "hub.db", isolation_level=None)
     other.execute("begin immediate")
@@ -52,6 +74,21 @@ async def test_a_database_locked_for_too_long_works_again_afterwards(
     await database.close()
 
 
+async def locked_on_postgres(folder: Path) -> None:
+    import asyncpg
+
+    database = await tables_of(folder).open()
+    other = await asyncpg.connect(store_of(folder))
+    async with other.transaction():
+        await other.execute("lock table hub.tenants in exclusive mode")
+        with pytest.raises(Unavailable, match="cannot be used at the moment"):
+            await Tenants(database).add("acme")
+    await other.close()
+    assert (await Tenants(database).add("acme"))[0].name == "acme"
+    await database.close()
+
+
+@pytest.mark.skipif(ON_POSTGRES, reason="no constraint is checked as late as at the commit there")
 async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> None:
     database = await open_database(tmp_path / "hub.db").open()
 
@@ -70,38 +107,43 @@ async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> Non
 
 async def test_a_database_of_this_version_is_opened_again(tmp_path: Path) -> None:
     for _ in range(2):
-        database = await open_database(tmp_path / "hub.db").open()
+        database = await tables_of(tmp_path).open()
         await database.close()
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ("update migrations set number = 1000", "schema 1000, and this version of dragoman knows"),
-        ("drop table migrations", "unknown version of dragoman"),
+        ("insert into {migrations} values (1000, 'x')", "schema 1000, and this version of dragoman knows"),
+        ("drop table {migrations}", "unknown version of dragoman"),
     ],
 )
 async def test_a_database_of_a_newer_or_an_unknown_version_is_refused(
     tmp_path: Path, change: str, error: str
 ) -> None:
-    database = await open_database(tmp_path / "hub.db").open()
-    await database.change(change)
+    database = await tables_of(tmp_path).open()
+    await database.one(change.format(migrations="hub.migrations" if ON_POSTGRES else "migrations"))
     await database.close()
     with pytest.raises(Unavailable, match=error):
-        await open_database(tmp_path / "hub.db").open()
+        await tables_of(tmp_path).open()
 
 
 async def test_a_database_of_an_earlier_version_keeps_its_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = await open_database(tmp_path / "hub.db").open()
+    database = await tables_of(tmp_path).open()
     acme, _ = await Tenants(database).add("acme")
     await database.close()
-    change = "alter table tenants add column later integer not null default 7;"
-    known = scripts("sqlite", PACKAGE)
-    known |= {len(known) + 1: ("999_later.sqlite.sql", change)}
-    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda *_: known)
-    database = await open_database(tmp_path / "hub.db").open()
+    kind, table = ("postgres", "hub.tenants") if ON_POSTGRES else ("sqlite", "tenants")
+    change = f"alter table {table} add column later integer not null default 7;"
+    known = scripts(kind, PACKAGE)
+    known |= {len(known) + 1: (f"999_later.{kind}.sql", change)}
+    others = scripts(kind)
+    module = "postgres.database" if ON_POSTGRES else "sqlite.file"
+    monkeypatch.setattr(
+        f"dragoman.stores.{module}.scripts", lambda _, of="": known if of == PACKAGE else others
+    )
+    database = await tables_of(tmp_path).open()
     row = await database.one("select later from tenants where id = ?", (acme.id,))
     assert row["later"] == 7
     with pytest.raises(MissingReference):

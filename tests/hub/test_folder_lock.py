@@ -16,7 +16,7 @@ from dragoman.hub.folder_lock import FolderLock
 from tests.hub.house import ON_POSTGRES, house
 from tests.hub.killing import ADMIN, Process, call
 
-pytestmark = pytest.mark.skipif(ON_POSTGRES, reason="hubs share a database there")
+only_sqlite = pytest.mark.skipif(ON_POSTGRES, reason="hubs on PostgreSQL may share a folder")
 
 HOLD = """
 import sys
@@ -62,6 +62,7 @@ def test_a_folder_whose_holder_did_not_say_who_it_is_is_refused_all_the_same(tmp
         FolderLock(tmp_path).take()
 
 
+@only_sqlite
 async def test_a_hub_has_its_folder_from_its_start_to_its_stop(tmp_path: Path) -> None:
     async with house(folder=tmp_path):
         with pytest.raises(Unavailable, match="in use by another hub"):
@@ -71,6 +72,7 @@ async def test_a_hub_has_its_folder_from_its_start_to_its_stop(tmp_path: Path) -
         pass
 
 
+@only_sqlite
 @pytest.mark.timeout(60)
 async def test_a_second_hub_says_who_has_the_folder_and_changes_nothing_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,10 +13,10 @@ from dragoman.client.client import connect
 from dragoman.client.credentials import Bearer
 from dragoman.client.retry import Policy
 from dragoman.dialects.sse import Frame
-from dragoman.hub.store.database import open_database
 from dragoman.hub.store.memories import SHARED, Scratchpads
 from dragoman.hub.store.todos import Todos
 from dragoman.model.task import TaskState
+from tests.hub.house import tables_of
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 
 SCRIPT: dict[str, Any] = {
@@ -69,11 +69,11 @@ async def test_a_killed_hub_goes_on_and_no_model_call_and_no_command_counts_twic
         assert [entry["title"] for entry in entries["entries"]] == ["Looking"]
     finally:
         await hub.kill()
-    steps = await recorded(tmp_path / "tasks.db", "index", "scout", "critic")
+    steps = await recorded(tmp_path, "index", "scout", "critic")
     assert [key for key, n in Counter(steps).items() if n > 1] == []
     assert sum(key.startswith("tool/") for _, key in steps) == 4 + 2 + 2
     assert sum(key.startswith("model/") for _, key in steps) == 3 + 2 * 2 + 2 * 1
-    database = await open_database(tmp_path / "hub.db").open()
+    database = await tables_of(tmp_path).open()
     try:
         notes = await Scratchpads(database).read(1, SHARED)
         todos = await Todos(database).list(1)
@@ -108,10 +108,10 @@ async def test_readers_of_a_hub_that_is_killed_repeatedly_get_the_same_events(
     done, expected = (msgspec.json.decode(frames[-1].data) for frames in (heard, whole))
     for name in ("ok", "content", "input_tokens", "output_tokens", "files_bytes"):
         assert done[name] == expected[name]
-    steps = await recorded(tmp_path / "killed" / "tasks.db", "index", "scout", "critic")
+    steps = await recorded(tmp_path / "killed", "index", "scout", "critic")
     assert len(steps) == len(set(steps)), "something is on record twice"
     assert Counter(key for _, key in steps) == Counter(
-        key for _, key in await recorded(tmp_path / "whole" / "tasks.db", "index", "scout", "critic")
+        key for _, key in await recorded(tmp_path / "whole", "index", "scout", "critic")
     )
 
 

@@ -15,6 +15,7 @@ import uvicorn
 
 from dragoman import Agent
 from dragoman.hub.agents.dispatch import INTERRUPTED
+from tests.hub.house import rows_of
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
 from tests.serving import lasting_port
 from tests.waiting import until
@@ -64,7 +65,7 @@ async def interrupted(
         yield Interrupted(hub, token, heard)
     finally:
         await hub.kill()
-    steps = await recorded(folder / "tasks.db", "doer")
+    steps = await recorded(folder, "doer")
     assert len(steps) == len(set(steps)), "something is on record twice"
 
 
@@ -380,6 +381,6 @@ async def test_a_dragoman_that_has_not_named_its_task_gets_the_message_again_and
         assert "It rains." in answer and [each["ok"] for each in calls] == [True]
 
 
-def has_child(folder: Path) -> bool:
+async def has_child(folder: Path) -> bool:
     """Whether the hub has written down which task the remote has."""
-    return any(b"child {" in path.read_bytes() for path in folder.glob("tasks.db*") if path.is_file())
+    return any("child {" in row for rows in (await rows_of(folder)).values() for row in rows)

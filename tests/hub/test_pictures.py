@@ -25,6 +25,7 @@ from dragoman.push.guard import Guard
 from dragoman.stores import open_store
 from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import house as opened_hub
+from tests.hub.house import store_of
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import Provider, chunk
 from tests.hub.test_tools import database, served
@@ -99,7 +100,7 @@ async def test_a_turn_that_goes_on_after_a_restart_shows_the_picture_it_had(
 
     async def begin(model: ScriptedModel) -> House:
         tools = toolbox(database, model=model, fetcher=web)
-        home = House(open_store(f"sqlite:///{tmp_path}/tasks.db"), grace=0.01)
+        home = House(open_store(store_of(tmp_path)), grace=0.01)
         return await home.open(model, tools=tools, pictures=Pictures(database, model))
 
     home = await begin(ScriptedModel(stuck, sees=True))

@@ -24,6 +24,7 @@ from dragoman.model.ops import GetTask, ListTasks, Scope, SubscribeToTask
 from dragoman.model.task import ArtifactUpdate, Task, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, write_tool
+from tests.hub.house import store_of
 from tests.hub.scripted import ScriptedModel
 
 AGENTS = tuple(Constitution(id=name.lower(), name=name, capabilities=KNOWN) for name in "ABC")
@@ -164,10 +165,10 @@ async def steps(home: House, task: str, agent: str = "index") -> dict[tuple[str,
 @pytest.fixture
 def url(tmp_path: Any) -> Any:
     numbers = iter(range(1000))
-    return lambda kind: "memory:" if kind == "memory" else f"sqlite:///{tmp_path}/{next(numbers)}.db"
+    return lambda kind: "memory:" if kind == "memory" else store_of(tmp_path, f"{next(numbers)}.db")
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "stored"])
 async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a_tool_twice(
     kind: str, url: Any
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dragoman.hub.tenants.lifecycle import TenantDeletion
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests import postgres
-from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, house, message, place_of
+from tests.hub.house import SCOUT, Caller, House, house, message, place_of, rows_of
 from tests.hub.killing import ADMIN, Process, call
 from tests.hub.test_several_hubs import at, hubs
 from tests.waiting import until
@@ -49,17 +48,10 @@ async def fill(acme: Caller) -> None:
     await acme("POST", "/v1/tokens", {"name": MARK, "scope": "read"})
 
 
-def traces(folder: Path) -> list[str]:
-    """Where the word is in the files of a hub, but for the audit."""
-    found = []
-    for name in ("hub.db", "tasks.db"):
-        with sqlite3.connect(folder / name) as db:
-            tables = [row[0] for row in db.execute("select name from sqlite_master where type = 'table'")]
-            for table in tables:
-                rows = db.execute(f'select * from "{table}"').fetchall()
-                if table != "audit" and any(MARK in str(row) for row in rows):
-                    found.append(f"{name} {table}")
-        db.close()
+async def traces(folder: Path) -> list[str]:
+    """Where the word is in the tables and files of a hub, but for the audit."""
+    tables = (await rows_of(folder)).items()
+    found = [name for name, rows in tables if "audit" not in name and any(MARK in row for row in rows)]
     return found + contents(folder)
 
 
@@ -83,16 +75,14 @@ async def test_nothing_of_a_deleted_tenant_is_left_and_others_keep_what_they_hav
         (workspace / "deep").mkdir(parents=True)
         (workspace / "deep" / "file").write_text(MARK)
         (workspace / "deep").chmod(0)
-        if not ON_POSTGRES:
-            assert len(traces(tmp_path)) > 8
+        assert len(await traces(tmp_path)) > 8
         answer = await hub.admin("DELETE", "/v1/admin/tenants/acme")
         assert answer.status == 202 and answer.json == {"tenant": acme.tenant.id, "deleting": True}
         assert (await acme("GET", "/v1/agents")).status == 401
         assert (await hub.admin("GET", f"/v1/admin/tenants/{acme.tenant.id}")).status == 404
         await until(lambda: deletions_done(hub))
         assert not workspace.exists() and contents(tmp_path) == []
-        if not ON_POSTGRES:
-            assert traces(tmp_path) == []
+        assert await traces(tmp_path) == []
         scope = Scope(acme.tenant.key, "scout", acme.tenant.key)
         assert (await hub.hub._store.scope(scope).unfinished()) == 0
         assert [t["name"] for t in (await hub.admin("GET", "/v1/admin/tenants")).json["tenants"]] == ["other"]
@@ -127,7 +117,6 @@ async def test_running_work_is_stopped_before_it_is_deleted() -> None:
         assert hub.hub.quotas.counts() == {} and len(hub.model.prompts) == 1
 
 
-@pytest.mark.skipif(ON_POSTGRES, reason="looks into the files of SQLite")
 async def test_a_deletion_goes_on_after_a_kill_at_any_point(tmp_path: Path) -> None:
     hub = Process(tmp_path)
     await hub.start()
@@ -151,7 +140,7 @@ async def test_a_deletion_goes_on_after_a_kill_at_any_point(tmp_path: Path) -> N
         await until(done, seconds=30)
     finally:
         await hub.kill()
-    assert traces(tmp_path) == []
+    assert await traces(tmp_path) == []
 
 
 async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp_path: Path) -> None:
@@ -165,8 +154,7 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
         assert not await deletions_done(hub)
     async with house(folder=tmp_path) as hub:
         await until(lambda: deletions_done(hub))
-    if not ON_POSTGRES:
-        assert traces(tmp_path) == []
+    assert await traces(tmp_path) == []
 
 
 async def test_a_task_that_comes_after_the_deletion_is_swept(tmp_path: Path) -> None:
@@ -220,8 +208,7 @@ async def test_a_tenant_is_deleted_from_the_shell_while_no_hub_runs(
     assert "nothing is deleted" in capsys.readouterr().err
     assert await asyncio.to_thread(main, [*command, "--yes"]) == 0
     assert "is deleted" in capsys.readouterr().err
-    if not ON_POSTGRES:
-        assert traces(tmp_path) == []
+    assert await traces(tmp_path) == []
 
 
 async def test_a_tenant_that_is_deleted_cannot_be_enabled_or_renamed_meanwhile() -> None:

@@ -21,7 +21,7 @@ from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.artifacts import Artifacts, clean_path
-from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import SHARED, Memories, RelationExists, Scratchpads
 from dragoman.hub.store.memory_search import MemorySearch
 from dragoman.hub.store.todos import Todos
@@ -39,6 +39,7 @@ from dragoman.model.task import TaskState
 from dragoman.push.guard import Guard
 from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import house as opened_hub
+from tests.hub.house import tables_of
 from tests.hub.scripted import ScriptedModel
 from tests.ports import free_port
 from tests.waiting import until
@@ -46,7 +47,7 @@ from tests.waiting import until
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await open_database(tmp_path / "hub.db").open()
+    opened = await tables_of(tmp_path).open()
     for id in (1, 2):
         await opened.change(
             "insert into tenants (id, name, created_at) values (?, ?, 0)",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -752,3 +754,91 @@ async def test_unknown_parameters_of_a_url_are_reported(words: str) -> None:
     for opened in (PostgresStore(f"postgresql:///x?{words}"), open_bus(f"postgresql:///x?{words}")):
         with pytest.raises(Unavailable, match="a database is postgresql://"):
             await opened.open()
+
+
+# -- nodes of one machine -------------------------------------------------------------------------------------------------
+
+NODE = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.stores.postgres.store import PostgresStore
+
+async def main():
+    store = PostgresStore(sys.argv[1], folder=Path(sys.argv[2]))
+    await store.open()
+    await store.join("killed", ttl=600)
+    print("joined", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def held_by_a_process(url: str, folder: Path) -> asyncio.subprocess.Process:
+    """A process whose node `killed` has a lease of ten minutes for a task."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", NODE, url, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None and await process.stdout.readline() == b"joined\n"
+    opened = PostgresStore(url)
+    await opened.open()
+    assert (await opened.scope(SCOPE).create("t", "c", mail(), node="killed")).lease is not None
+    await opened.close()
+    return process
+
+
+async def test_what_a_killed_node_of_this_machine_held_is_free_when_the_next_one_joins(
+    url: str, tmp_path: Path
+) -> None:
+    process = await held_by_a_process(url, tmp_path)
+    process.kill()
+    await process.wait()
+    (lock,) = tmp_path.rglob("*.lock")
+    store = PostgresStore(url, folder=tmp_path)
+    await store.open()
+    try:
+        await store.join("n2", ttl=60)
+        (lease,) = await store.claim("n2", limit=10)
+        assert (lease.task, lease.fence, lease.attempt) == ("t", 2, 2), "the attempt that died counts"
+        assert not lock.exists()
+        await store.leave("n2")
+        assert list(tmp_path.rglob("*.lock")) == []
+    finally:
+        await store.close()
+
+
+async def test_a_node_that_only_stands_still_keeps_what_it_holds(url: str, tmp_path: Path) -> None:
+    process = await held_by_a_process(url, tmp_path)
+    store = PostgresStore(url, folder=tmp_path)
+    try:
+        process.send_signal(signal.SIGSTOP)
+        await store.open()
+        await store.join("n2", ttl=60)
+        assert await store.claim("n2", limit=10) == ()
+    finally:
+        process.kill()
+        await process.wait()
+        await store.close()
+
+
+async def test_a_node_of_another_machine_or_without_a_folder_is_alive_until_its_lease_ends(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await held_by_a_process(url, tmp_path)
+    process.kill()
+    await process.wait()
+    monkeypatch.setattr(postgres_store, "machine_name", lambda: "another")
+    for folder in (None, tmp_path):
+        store = PostgresStore(url, folder=folder)
+        await store.open()
+        await store.join("n2", ttl=60)
+        assert await store.claim("n2", limit=10) == ()
+        await store.close()
+
+
+async def test_a_folder_without_locks_does_not_keep_a_node_from_joining(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = PostgresStore(url, folder=tmp_path / "file")
+    await store.open()
+    await store.join("n2", ttl=60)
+    await store.close()

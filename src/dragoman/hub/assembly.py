@@ -81,7 +81,7 @@ def application(
     if store != "memory:":
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     tasks = store or settings.tasks
-    opened, bus = open_store(tasks), open_bus(settings.bus or tasks)
+    opened, bus = open_store(tasks, folder=settings.folder), open_bus(settings.bus or tasks)
     database = open_database(tasks, settings.folder, policy=settings.policy)
     leases = None
     if opened.quotas.spans_machines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from dragoman.engine.protocols import Store
 from dragoman.stores.common import UnsupportedSchema
@@ -31,10 +32,11 @@ def _runs_tests() -> bool:
     return "_pytest.main" in sys.modules or getattr(main, "name", "") == "unittest.__main__"
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, folder: Path | None = None) -> Store:
     """The store a url names: `memory:`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://host/database`.
 
-    It still has to be opened, by the event loop that will use it.
+    It still has to be opened, by the event loop that will use it. `folder` is where nodes of a PostgreSQL database hold their locks:
+    what a node of this machine did that was killed goes on when the next one with the same folder starts.
     """
     if url == "memory:":
         return MemoryStore()
@@ -45,5 +47,5 @@ def open_store(url: str) -> Store:
             raise ValueError("PostgreSQL needs an extra: pip install 'dragoman[postgres]'")
         from dragoman.stores.postgres.store import PostgresStore
 
-        return PostgresStore(url)
+        return PostgresStore(url, folder=folder)
     raise ValueError("a store is memory:, sqlite:///path or postgresql://host/database")

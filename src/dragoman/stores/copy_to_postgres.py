@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from dragoman.errors import Unavailable
 from dragoman.stores import heartbeat
+from dragoman.stores.node_locks import NodeLocks
 from dragoman.stores.postgres.address import CONFUSED, GONE, HOUR, Connection, PostgresAddress, PostgresError
 from dragoman.stores.postgres.database import brief, clean, fits, indexed, migrate
-from dragoman.stores.sqlite.node_locks import NodeLocks
 from dragoman.stores.sqlite.store import SqliteStore
 
 _NODES = "select node from nodes where until > ?"

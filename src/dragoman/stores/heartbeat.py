@@ -2,7 +2,7 @@
 
 Nobody sets it, and it stands still while the machine sleeps. By the clock on the wall, a machine that wakes up, or is told
 the right time, would find that everybody else has been dead for hours. What an earlier start of the machine left behind
-is known by its locks (`sqlite/node_locks.py`); where there are none, the clock on the wall has to do.
+is known by its locks (`node_locks.py`); where there are none, the clock on the wall has to do.
 """
 
 from __future__ import annotations

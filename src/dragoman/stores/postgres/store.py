@@ -1,13 +1,16 @@
 """Tasks in a PostgreSQL database: for any number of processes on any number of machines.
 
 A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed. A node
-is alive as long as the database's own clock says so, whatever the clocks of the machines say.
+is alive as long as the database's own clock says so, whatever the clocks of the machines say; and on its own machine, as long as
+its process is there (`node_locks.py`), if it has a folder.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from dragoman.engine.protocols import HeldLease, Lease
@@ -15,6 +18,7 @@ from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
+from dragoman.stores.node_locks import NodeLocks, machine_name
 from dragoman.stores.postgres.address import HOUR, Connection
 from dragoman.stores.postgres.audit import PostgresAudit
 from dragoman.stores.postgres.batch import DAY
@@ -163,9 +167,12 @@ class PostgresStore:
         writers: int = 3,
         keep: int = 256,
         keep_bytes: int = CACHE_BYTES,
+        folder: Path | None = None,
     ) -> None:
         """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
-        there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together."""
+        there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together. `folder` is where
+        the nodes hold their locks."""
+        self._locks = None if folder is None else NodeLocks(folder / f"nodes-{machine_name()}")
         self._database = Database(url, patience=patience, readers=readers, writers=writers)
         self.push_configs = self.push_queue = PostgresPushQueue(self._database)
         self.audit = PostgresAudit(self._database)
@@ -186,6 +193,8 @@ class PostgresStore:
         self._database.stop_waiting()
         await self.audit.close()
         await self.state.close()
+        if self._locks is not None:
+            self._locks.drop_all()
 
     def scope(self, scope: Scope) -> PostgresLog:
         log = self._logs.get(scope)
@@ -196,6 +205,9 @@ class PostgresStore:
         return log
 
     async def join(self, node: str, *, ttl: float) -> None:
+        if self._locks is not None:
+            with suppress(OSError):  # a file system without locks: others wait for the end of our lease
+                self._locks.hold(node)
         await self.renew(node, ttl=ttl)
 
         async def tidy(db: Connection) -> None:
@@ -207,26 +219,31 @@ class PostgresStore:
         await self._database.write(tidy)
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
+        gone = [] if self._locks is None else self._locks.dead_nodes()
+
         async def work(db: Connection) -> Sequence[HeldLease]:
+            for each in gone:
+                await _leave(db, each)
             await db.execute(_JOIN, node, ttl)
             self._waiting = await db.fetchval(_WAITING)
             return [HeldLease(*row) for row in await db.fetch(_HOLDS, node)]
 
         held = await self._database.write(work)
+        for each in gone:
+            assert self._locks is not None
+            self._locks.dead(each)
         self.state.nodes.add(node)
         self._ttls[node] = ttl
         return held
 
     async def leave(self, node: str) -> None:
-        async def work(db: Connection) -> None:
-            for statement in (_LEAVE, _LEAVE_WEBHOOKS, _GONE):
-                await db.execute(statement, node)
-
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._database.write(work)
+                await self._database.write(lambda db: _leave(db, node))
         except TimeoutError:  # others will miss us
             raise Unavailable("the database does not answer") from None
+        if self._locks is not None:
+            self._locks.drop(node)
 
     async def claim(
         self,
@@ -336,6 +353,12 @@ class PostgresStore:
         columns = [list(column) for column in zip(*asked, strict=True)]
         rows = await self._database.read(lambda db: db.fetch(_BEHIND, *columns))
         return [place - 1 for (place,) in rows]
+
+
+async def _leave(db: Connection, node: str) -> None:
+    """What a node held is free."""
+    for statement in (_LEAVE, _LEAVE_WEBHOOKS, _GONE):
+        await db.execute(statement, node)
 
 
 def _count(done: str) -> int:

@@ -17,8 +17,8 @@ from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, task_info
 from dragoman.stores.heartbeat import wall_time
+from dragoman.stores.node_locks import NodeLocks
 from dragoman.stores.sqlite.file import SqliteFile
-from dragoman.stores.sqlite.node_locks import NodeLocks
 
 _COLUMNS = f"""
 select tenant, agent, owner, tasks.id, context, tasks.key, seq, size, state, updated, done, reply, ready, tasks.node, until, attempt, fence,

@@ -20,6 +20,7 @@ from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.model.ops import Scope
 from dragoman.stores import heartbeat
+from dragoman.stores.node_locks import NodeLocks
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
 from dragoman.stores.sqlite.catalogue import SqliteCatalogue
@@ -27,7 +28,6 @@ from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.index import SqliteIndex
 from dragoman.stores.sqlite.log import SqliteLog, release
-from dragoman.stores.sqlite.node_locks import NodeLocks
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 
 T = TypeVar("T")

@@ -1,19 +1,32 @@
-"""Which processes beside a database are alive, as the operating system knows it.
+"""Which processes of this machine are alive, as the operating system knows it.
 
 Each node holds a lock on a file of its own. The kernel lets go of it when the process dies, however it dies, so
-whoever can take the lock knows that the node is gone, without waiting for its lease to lapse.
+whoever can take the lock knows that the node is gone, without waiting for its lease to lapse. A process that only stands
+still keeps its lock.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 if sys.platform != "win32":
     import fcntl
+
+_SUFFIX = ".lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_name() -> str:
+    """A name of this machine since its last start. Machines that share a folder may not see each other's locks."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return quote(socket.gethostname(), safe="")
 
 
 class NodeLocks:
@@ -76,8 +89,31 @@ class NodeLocks:
         finally:
             os.close(handle)
 
+    def dead_nodes(self) -> list[str]:
+        """The nodes that have a file here and whose processes are gone. Their files stay until `dead` is asked."""
+        if sys.platform == "win32":
+            return []
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
+        except OSError:
+            return []
+        nodes = [unquote(name.removesuffix(_SUFFIX)) for name in names]
+        return [node for node in nodes if node not in self._held and self._is_free(node)]
+
+    def _is_free(self, node: str) -> bool:
+        try:
+            handle = os.open(self._path(node), os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            return _lock(handle)
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(handle)
+
     def _path(self, node: str) -> Path:
-        return self._folder / (quote(node, safe="") + ".lock")
+        return self._folder / (quote(node, safe="") + _SUFFIX)
 
 
 def _lock(handle: int) -> bool:
