@@ -66,10 +66,9 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("POST", all, "Create a conversation.", Conversation, status=201)
     async def create(request: ApiRequest, body: NewConversation) -> ApiResponse:
-        if body.agent_def is not None:
-            request.tenant.require(MANAGE)
         agent = body.agent_id or body.agent
         if body.agent_def is not None:
+            request.tenant.require(MANAGE)
             constitution = await hub.catalogue.read_inline(request.tenant.id, body.agent_def, agent)
             if agent and constitution.id != agent:
                 raise InvalidParams("agent_def and agent_id name different agents")

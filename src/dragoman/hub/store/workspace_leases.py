@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dragoman.errors import A2AError, Unavailable, keep_going
-from dragoman.hub.store.database import Database, Transaction
+from dragoman.hub.store.database import Database
 from dragoman.model.ids import new_id
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _RETRY_SECONDS = 0.1, 1.0
 _ACQUIRE = """
 insert into workspace_leases (tenant_id, holder, until) values (?1, ?2, dragoman.clock() + ?3)
 on conflict (tenant_id) do update set holder = excluded.holder, until = excluded.until
-where workspace_leases.until < dragoman.clock() returning holder
+where workspace_leases.until < dragoman.clock()
 """
 _RENEW = "update workspace_leases set until = dragoman.clock() + ?3 where tenant_id = ?1 and holder = ?2"
 _RELEASE = "delete from workspace_leases where tenant_id = ? and holder = ?"
@@ -37,11 +37,7 @@ class WorkspaceLease:
 
     async def acquire(self) -> bool:
         """False: another hub has it."""
-
-        async def acquire(db: Transaction) -> bool:
-            return await db.one(_ACQUIRE, (self._tenant, self._holder, self._seconds)) is not None
-
-        return await self._db.run(acquire)
+        return await self._db.change(_ACQUIRE, (self._tenant, self._holder, self._seconds)) > 0
 
     async def renew(self) -> bool:
         """Extend the lease. False: it expired, and another hub has it."""
