@@ -136,7 +136,8 @@ def application(
         if settings.admin_token:
             await hub.tenants.admin(settings.admin_token)
         services.remotes.refresh()
-        services.registries.periodic.start()
+        for registry in services.registries:
+            registry.start()
         scheduler.periodic.start()
         if settings.retain_days:
             retention.periodic.start()

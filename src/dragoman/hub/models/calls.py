@@ -161,15 +161,12 @@ _KINDS = {"rate_limited": "429", "provider_error": "5xx"}
 """Failures of the provider. No answer at all counts as 5xx."""
 
 
-class _Circuit:
+class _Circuit(Struct):
     """The recent failures of a provider."""
 
-    __slots__ = ("failures", "until", "trying")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.until = 0.0
-        self.trying = False
+    failures: int = 0
+    until: float = 0.0
+    trying: bool = False
 
 
 class RetryingModel:

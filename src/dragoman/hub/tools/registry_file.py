@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.errors import InvalidParams, keep_going
+from dragoman.errors import InvalidParams
 from dragoman.hub.periodic import PeriodicWork
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class RegistryFile(Generic[T]):
         self._path, self._read, self._use = path, read, use
         self._seen: object = None
         self._was_missing = False
+        self.periodic = PeriodicWork(f"reading {path.name} again", self._check, retry=CHECK_SECONDS)
 
     def load(self) -> dict[str, T]:
         """The content at the start; empty, and a log line, if it is invalid."""
@@ -100,23 +101,13 @@ class RegistryFile(Generic[T]):
         await self._use(content)
         log.info("%s was read again: %s", self._path.name, ", ".join(content) or "nothing is in it")
 
+    async def _check(self) -> float:
+        await self.check()
+        return CHECK_SECONDS
+
     def _state(self) -> object:
         try:
             about = self._path.stat()
         except OSError:
             return None
         return about.st_mtime_ns, about.st_size, about.st_ino
-
-
-class RegistryWatch:
-    """Checks files from time to time."""
-
-    def __init__(self, files: Sequence[RegistryFile[Any]], *, seconds: float = CHECK_SECONDS) -> None:
-        self._files, self._seconds = files, seconds
-        self.periodic = PeriodicWork("reading registries again", self._check, retry=seconds)
-
-    async def _check(self) -> float:
-        for file in self._files:
-            with keep_going(log, "reading a registry again"):
-                await file.check()
-        return self._seconds

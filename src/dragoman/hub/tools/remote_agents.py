@@ -92,13 +92,12 @@ def read_registry(path: Path) -> dict[str, RemoteAgent]:
     return agents
 
 
-class _CardState:
+class _CardState(Struct, frozen=True):
     """A remote's card, or the error."""
 
-    __slots__ = ("card", "error", "until")
-
-    def __init__(self, card: AgentCard | None, error: str, until: float) -> None:
-        self.card, self.error, self.until = card, error, until
+    card: AgentCard | None
+    error: str
+    until: float
 
 
 class _RemoteConnection:

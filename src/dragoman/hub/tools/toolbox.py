@@ -37,7 +37,7 @@ from dragoman.hub.tools.files import ExecTool, ListTool, Pictures, ReadTool, Wri
 from dragoman.hub.tools.mcp import Check, McpCommand, McpServers
 from dragoman.hub.tools.memory import LessonTool, MemTool
 from dragoman.hub.tools.planning import ScheduleTool, TodoTool
-from dragoman.hub.tools.registry_file import RegistryFile, RegistryWatch
+from dragoman.hub.tools.registry_file import RegistryFile
 from dragoman.hub.tools.remote_agents import A2ATool, RemoteAgents
 from dragoman.hub.tools.web import ADDRESSES, BrowseTool, FetchTool, SearchEngine, SearchTool, WebSearch
 from dragoman.push.guard import Guard
@@ -118,7 +118,7 @@ class ExternalServices:
         servers = RegistryFile(folder / SERVERS_FILE, mcp_servers.read_registry, self._servers.change)
         self.remotes.agents.update(agents.load())
         self._servers.add(servers.load())
-        self.registries = RegistryWatch([agents, servers])
+        self.registries = (agents.periodic, servers.periodic)
         self._sandbox = _sandbox(settings, metrics, leases) if settings.allow_exec else None
         self._search = _search(settings)
 
@@ -155,7 +155,8 @@ class ExternalServices:
         (await self._guard.dial(parts.hostname or "", port)).close()
 
     async def close(self) -> None:
-        await self.registries.periodic.stop()
+        for registry in self.registries:
+            await registry.stop()
         await self.fetcher.close()
         await self._servers.close()
         if self._search is not None:
