@@ -7,7 +7,7 @@
       PushNotSupported UnsupportedOperation StreamingNotSupported
       ContentTypeNotSupported InvalidAgentResponse
       ExtendedCardNotConfigured ExtensionRequired VersionNotSupported
-      Unauthenticated Forbidden RateLimited Unavailable
+      Unauthenticated Forbidden RateLimited QuotaExceeded Unavailable
       Unreachable            a peer could not be reached, or its answer could not be read
       ToolFailed             a tool failed, was not approved, or may have run without an answer
 
@@ -159,6 +159,12 @@ class Forbidden(A2AError):
 
 class RateLimited(A2AError):
     reason, rpc, http, grpc = "RATE_LIMITED", -32000, 429, "RESOURCE_EXHAUSTED"
+
+
+class QuotaExceeded(A2AError):
+    """A caller has reached a limit of what it may store. It does not help to try again."""
+
+    reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(A2AError):

@@ -130,6 +130,30 @@ async def test_an_approval_that_is_neither_yes_nor_no_is_asked_for_again() -> No
         assert str(reply) == "True '' Monday"
 
 
+async def asks_for_a_long_call(start: Start) -> AsyncGenerator[events.AnyEvent, None]:
+    if not start.answers:
+        body = {"script": "x" * 20_000 + "; rm -rf /"}
+        yield events.ToolCall(id="a", name="run", arguments=body)
+        asked = events.Question(
+            id="a", text=f"Allow run(script={body['script']!r})?", approval=True, details={"arguments": body}
+        )
+        yield events.Paused(questions=(asked,), state=1)
+    else:
+        yield events.Text(text="done")
+        yield events.Finished(state=None)
+
+
+async def test_an_approval_shows_all_that_it_approves() -> None:
+    async with agent_of(asks_for_a_long_call).test() as client:
+        reply = await client("go")
+        (asked,) = reply.questions
+        assert str(reply).endswith("; rm -rf /')?") and asked.details["arguments"]["script"].endswith(
+            "; rm -rf /"
+        )
+        called = (await client.get(reply.id)).metadata["toolCall"]
+        assert called["arguments"]["script"].endswith("; rm -rf /")
+
+
 async def test_one_data_part_answers_several_questions() -> None:
     async with agent_of(pauses).test() as client:
         reply = await client("go")

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import InvalidParams, Unavailable
+from dragoman.errors import InvalidParams, QuotaExceeded, Unavailable
 from dragoman.hub.store import artifacts as files
 from dragoman.hub.store.artifacts import INLINE_BYTES, Artifacts
 from dragoman.hub.store.blobs import BlobMissing, Blobs, BlobSweeper, new_key, open_blobs
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenants
-from dragoman.hub.tenants.policy import QuotaExceeded
 from tests.hub.house import Caller, House, house, tables_of
 from tests.serving import lasting_port
 from tests.waiting import block_until

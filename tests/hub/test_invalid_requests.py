@@ -290,3 +290,44 @@ async def test_strings_of_a_body_and_parts_of_a_message_are_limited(ada: Caller)
         {"field": "message", "reason": "has more than 1000 parts"}
     ]
     assert (await ada("POST", "/v1/orchestrate", {"message": pieces[1:]})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/v1/schedules?status=foo", "it is one of active, paused, completed, failed, canceled"),
+        ("/v1/schedules?state=active", "there is no parameter 'state' here: did you mean 'status'?"),
+        ("/v1/todos?state=foo", "it is one of pending"),
+        ("/v1/memory/entries?type=foo", "it is one of"),
+        ("/v1/memory/relations?relation=foo", "it is one of"),
+        ("/v1/memory/graph?type=foo", "it is one of"),
+        ("/v1/memory/entries?q=x&decay=perhaps", "decay is one of on, true, yes, 1, off, false, no, 0"),
+        ("/v1/tokens?revoked=maybe", "revoked is one of"),
+        ("/v1/usage?days=0", "days must be at least 1"),
+        ("/v1/usage?day=3", "did you mean 'days'?"),
+        *(
+            (f"{path}?{query}", why)
+            for path in (
+                "/v1/requests",
+                "/v1/todos",
+                "/v1/memory/entries",
+                "/v1/conversations",
+                "/v1/artifacts",
+            )
+            for query, why in (
+                ("limit=0", "limit must be at least 1"),
+                ("limit=-1", "limit must be a number"),
+                ("limit=many", "limit must be a number"),
+                ("limits=3", "did you mean 'limit'?"),
+                ("colour=red", "there is no parameter 'colour' here"),
+            )
+        ),
+        ("/v1/conversations?before_updated_at=yesterday", "before_updated_at must be a number"),
+        ("/v1/requests/x/events?since=3", "did you mean 'since_seq'?"),
+    ],
+)
+async def test_a_query_that_would_be_ignored_is_refused(path: str, why: str) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        refused = await acme("GET", path)
+        assert refused.status == 400 and why in refused.json["error"], refused.body

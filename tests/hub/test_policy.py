@@ -219,6 +219,10 @@ async def test_work_that_is_running_calls_no_model_after_the_budget_is_used_up()
         assert not done["ok"] and done["error_code"] == "budget_exhausted"
         assert "200 of 200 tokens" in done["error"]
         assert (await acme("GET", "/v1/policy")).json["today"]["tokens"] == 200
+        used = (await acme("GET", "/v1/usage")).json["usage"]
+        assert sorted((row["agent"], row["calls"]) for row in used) == [("index", 1), ("scout", 1)], (
+            "a call that the hub refuses is no call"
+        )
 
 
 async def test_advisors_summaries_and_delegated_agents_count() -> None:
@@ -500,6 +504,12 @@ async def test_the_requests_of_a_tenant_have_so_much_room_and_another_tenant_has
         assert "MB of requests, and may store 1" in refused.json["error"]
         over_a2a = await acme.rpc("index", "message/send", message(large))
         assert "max_request_mb" in over_a2a.json["error"]["message"]
+        assert over_a2a.json["error"]["code"] == -32000, "a limit of the caller, not an error of the hub"
+        v1 = {"message": {"role": "ROLE_USER", "messageId": "m", "parts": [{"text": large}]}}
+        newest = (await acme.rpc("index", "SendMessage", v1, a2a_version="1.0")).json["error"]
+        assert newest["code"] == -32000 and newest["data"][0]["reason"] == "QUOTA_EXCEEDED"
+        rest = await acme("POST", "/v1/a2a/agents/index/message:send", v1, a2a_version="1.0")
+        assert (rest.status, rest.json["error"]["status"]) == (413, "RESOURCE_EXHAUSTED")
         assert (await acme.ask("small"))[-1][1]["ok"]
         assert 800_000 < (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"] < 1 << 20
         assert (await other.ask(large))[-1][1]["ok"]

@@ -195,6 +195,7 @@ def test_the_zone_is_at_the_end_of_the_phrase_or_beside_it() -> None:
     "zone",
     [
         "Nowhere/Land", "Europe", "../UTC", "/etc/passwd", "Europe/../UTC", "zone.tab", "tzdata.zi", "posixrules/x", "UTC\0",
+        "posixrules", "localtime", "Factory", "posix/UTC", "right/UTC",
         "a" * 200, "Europe/Bérlin", "-", "+01:00",
     ],
 )  # fmt: skip

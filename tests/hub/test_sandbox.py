@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import InvalidParams, Unavailable
+from dragoman.errors import InvalidParams, QuotaExceeded, Unavailable
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.sandbox import OUTPUT_LIMIT, Sandbox, launch, process
 from dragoman.hub.sandbox import folder_copy as copying
@@ -25,7 +25,6 @@ from dragoman.hub.sandbox.container import Container
 from dragoman.hub.sandbox.process import Process
 from dragoman.hub.sandbox.workspace import Workspace
 from dragoman.hub.store.database import Database
-from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools.files import Pictures
 from tests.hub.conftest import Begin, toolbox
 from tests.hub.house import house as opened_hub

@@ -122,6 +122,39 @@ async def test_a_due_schedule_runs_and_is_recorded() -> None:
         assert len(hub.model.prompts) == 1
 
 
+async def test_a_run_beyond_the_budget_fails_and_says_why() -> None:
+    async with scheduling(["ok"], tokens_per_day=1) as (hub, acme, scheduler, clock):
+        await acme.ask("hi")  # the budget is used up
+        await scheduler.schedules.add(acme.tenant.id, "index", "every hour", "look")
+        clock.now += 3600
+        run = await ended(scheduler, acme, 1)
+        assert (
+            run["status"] == "failed"
+            and "the budget of this tenant for today is used up" in run["error_message"]
+        )
+        schedule = (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]
+        assert schedule["status"] == "active" and schedule["last_error"] == run["error_message"]
+        (listed,) = (await acme("GET", "/v1/schedules?status=active")).json["schedules"]
+        assert listed["last_error"] == run["error_message"] and len(hub.model.prompts) == 1
+
+
+async def test_a_run_that_waits_for_a_slot_says_so_until_it_starts() -> None:
+    hold = asyncio.Event()
+    async with scheduling([("one", hold), "two"], max_concurrent=1) as (_, acme, scheduler, clock):
+        first = acme.open("POST", "/v1/orchestrate", {"message": "hi"})
+        await first.until(lambda: b"one" in first.body)
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "look")
+        clock.now += 3600
+        await scheduler.run_due()
+        schedule = (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]
+        assert schedule["last_error"].startswith("it waits to start: 1 requests are running already")
+        hold.set()
+        await first.end()
+        run = await ended(scheduler, acme, 1)
+        assert (run["status"], run["error_message"]) == ("succeeded", "")
+        assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["last_error"] == ""
+
+
 async def test_a_recurring_schedule_runs_each_time_and_missed_runs_once() -> None:
     async with scheduling(["one", ModelError("provider_error", "down")]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every 15 minutes", "look")

@@ -16,7 +16,7 @@ import uvicorn
 
 from dragoman.agent.agent import Agent
 from dragoman.engine.turn import Turn
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, QuotaExceeded
 from dragoman.hub.agents.constitution import Advisor, Constitution
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.settings import Settings
@@ -25,7 +25,6 @@ from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import SHARED, Memories, RelationExists, Scratchpads
 from dragoman.hub.store.memory_search import MemorySearch
 from dragoman.hub.store.todos import Todos
-from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.hub.tools import Command, Session
 from dragoman.hub.tools.fetcher import HttpFetcher, html_text
 from dragoman.hub.tools.mcp import McpServers, read_registry

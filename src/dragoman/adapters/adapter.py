@@ -41,8 +41,10 @@ from dragoman.model.values import Unfit
 
 logger = logging.getLogger("dragoman.adapters")
 
+MAX_ARGUMENTS_CHARACTERS = 32_000
+"""Characters of the arguments of a tool call in a status: whoever approves the call may read them there. Its question has all."""
 MAX_SHOWN_CHARACTERS = 2000
-"""Characters of a tool's arguments or result that peers see."""
+"""Characters of a tool's result that peers see."""
 _TASKS_PER_PAGE = 2
 _LOG_BYTES = 1 << 20
 
@@ -357,7 +359,11 @@ class _Output:
                 self._running.add(event.id)
                 self._tools[event.id] = event.name
                 if self._show_tools and not known:
-                    call = {"id": event.id, "name": event.name, "arguments": _short(event.arguments)}
+                    call = {
+                        "id": event.id,
+                        "name": event.name,
+                        "arguments": _short(event.arguments, MAX_ARGUMENTS_CHARACTERS),
+                    }
                     await turn.status(f"Calling {event.name}", {"toolCall": call})
             case events.ToolResult():
                 self._running.discard(event.id)
@@ -404,13 +410,13 @@ class _Output:
             self._turn.finish(TaskState.FAILED, end.failed)
 
 
-def _short(value: Any) -> Any:
+def _short(value: Any, most: int = MAX_SHOWN_CHARACTERS) -> Any:
     """A value to show to peers: as it is if it is small, else the beginning of its text."""
     try:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     except (TypeError, ValueError):
         value = text = str(value)
-    return value if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
+    return value if len(text) <= most else text[:most] + "…"
 
 
 # -- questions -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.console.access import OPERATOR, Access, Viewer
 from dragoman.engine.protocols import AuditEntry, TaskInfo
-from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated, Unavailable
+from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
 from dragoman.server.app import CONSOLE_PATH
@@ -153,12 +153,8 @@ class Console:
         if viewer is not None and viewer.reads_only and changes and route.access != SCOPED:
             raise Forbidden("this needs a token with the scope run; this one has read")
         request: ApiRequest[Any] = ApiRequest(exchange, viewer, values)
-        if ANY_QUERY not in route.query and (
-            unknown := [name for name in request.queries() if name not in route.query]
-        ):
-            raise InvalidParams(
-                f"there is no parameter {unknown[0][:40]!r} here", fields=((unknown[0][:40], "is unknown"),)
-            )
+        if ANY_QUERY not in route.query:
+            request.refuse_unknown(route.query)
         if exchange.method == "HEAD" and route.streams:
             await send(exchange, HEAD_OF_STREAM)
             return

@@ -36,6 +36,7 @@ _SINCE_0_2 = {
     e.Unauthenticated: -32000,
     e.Forbidden: -32000,
     e.RateLimited: -32000,
+    e.QuotaExceeded: -32000,
 }
 _DRAFT = {
     **_COMMON,
@@ -45,6 +46,7 @@ _DRAFT = {
     e.Unauthenticated: -32007,
     e.Forbidden: -32008,
     e.RateLimited: -32010,
+    e.QuotaExceeded: -32010,
     e.Unavailable: -32011,
 }
 _V0_2 = {

@@ -134,7 +134,10 @@ class Site:
     ) -> None:
         if tenant is not None and (scope := scope_of(route)):
             tenant.require(scope)
-        answer = await route.answer(ApiRequest(exchange, tenant, values))
+        request = ApiRequest(exchange, tenant, values)
+        if route.access != ANYBODY:
+            request.refuse_unknown(route.query)
+        answer = await route.answer(request)
         if answer is not None:
             await send(exchange, answer)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from difflib import get_close_matches
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, get_type_hints
 from urllib.parse import parse_qs, quote, unquote
 
@@ -77,16 +78,45 @@ class ApiRequest(Generic[C]):
             raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
         return min(int(text), maximum)
 
+    def query_limit(self, default: int, maximum: int) -> int:
+        """How many to list, at least one and at most `maximum`. Raises `InvalidParams`."""
+        limit = self.query_int("limit", default, maximum)
+        if not limit:
+            raise InvalidParams("limit must be at least 1", fields=(("limit", "is 0"),))
+        return limit
+
     def query_flag(self, name: str, default: bool = True) -> bool:
+        """Raises `InvalidParams`."""
         text = self.query(name).lower()
-        return text not in ("off", "false", "no", "0") if text else default
+        if text and text not in (*_YES, *_NO):
+            why = f"is one of {', '.join((*_YES, *_NO))}"
+            raise InvalidParams(f"{name} {why}, and not {text[:40]!r}", fields=((name, why),))
+        return text in _YES if text else default
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Raises `InvalidParams` for a parameter that would be ignored."""
+        for name in self.queries():
+            if name not in known:
+                close = get_close_matches(name.lower(), known, 1)
+                hint = f": did you mean {close[0]!r}?" if close else ""
+                why = f"there is no parameter {name[:40]!r} here{hint}"
+                raise InvalidParams(why, fields=((name[:40], "is unknown"),))
+
+    def query_word(self, name: str, known: Collection[str]) -> str:
+        """One word of `known`, or nothing. Raises `InvalidParams`."""
+        text = self.query(name)
+        if text and text not in known:
+            why = f"is one of {', '.join(known)}"
+            raise InvalidParams(f"there is no {name} {text[:40]!r}: it {why}", fields=((name, why),))
+        return text
 
     def query_words(self, name: str, known: Collection[str]) -> list[str]:
         """Words with commas between them, each one of `known`. Raises `InvalidParams`."""
         words = [word for word in self.query(name).split(",") if word]
         if unknown := [word for word in words if word not in known]:
             raise InvalidParams(
-                f"there is no {name} {unknown[0][:40]!r}", fields=((name, f"is one of {', '.join(known)}"),)
+                f"there is no {name} {unknown[0][:40]!r}: it is one of {', '.join(known)}",
+                fields=((name, f"is one of {', '.join(known)}"),),
             )
         return words
 
@@ -110,6 +140,8 @@ class ApiRequest(Generic[C]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
 
+
+_YES, _NO = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 
 Handler = Callable[..., Awaitable[Any]]
 """Takes an `ApiRequest`, and perhaps its `body`."""

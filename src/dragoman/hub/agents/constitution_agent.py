@@ -252,7 +252,8 @@ class ConstitutionTurn:
         if recorded_reply(self._turn, key) is None and (written := self._writer.take_unrepeated()):
             await self._session.count_usage(estimate(prompt, written), self._model)
         reply = await ask(self._turn, key, self._agent.model, prompt, on_text, self._count_canceled)
-        await self._count_usage(reply.usage)
+        if reply.asked:
+            await self._count_usage(reply.usage)
         return reply
 
     async def _count_usage(self, usage: Usage) -> None:
@@ -301,7 +302,8 @@ class ConstitutionTurn:
             return Verdict(signal=CONTINUE)
         prompt = gate_prompt(advisor, self._text, self._answer, self._calls)
         reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
-        await self._session.count_usage(reply.usage, traits_of(self._agent.model, advisor.model).name)
+        if reply.asked:
+            await self._session.count_usage(reply.usage, traits_of(self._agent.model, advisor.model).name)
         judged = read_verdict(reply.text, advisor)
         kind = f"gate_{judged.signal.lower()}"
         if judged.signal == REDIRECT:

@@ -151,4 +151,5 @@ class ConversationHistory:
         return reply.text.strip(), new
 
     async def _count_usage(self, session: Session, reply: ModelReply) -> None:
-        await session.count_usage(reply.usage, traits_of(self._model, session.constitution.model).name)
+        if reply.asked:
+            await session.count_usage(reply.usage, traits_of(self._model, session.constitution.model).name)

@@ -273,7 +273,7 @@ def routes(hub: Hub) -> list[Route]:
         "GET", "/v1/admin/audit", "What administrators did, newest first.", AuditEntryList, query=filters
     )
     async def audit(request: ApiRequest) -> Any:
-        before, limit = request.query_int("before_id"), request.query_int("limit", 50, 200)
+        before, limit = request.query_int("before_id"), request.query_limit(50, 200)
         return page("entries", await tenants.audit(before=before, limit=limit))
 
     return api + token_routes(hub)

@@ -182,7 +182,10 @@ async def describe_policy(hub: Hub, tenant: int) -> dict[str, Any]:
 
 
 def wanted_days(request: ApiRequest) -> int:
-    return max(1, request.query_int("days", 30, MAX_DAYS))
+    days = request.query_int("days", 30, MAX_DAYS)
+    if not days:
+        raise InvalidParams("days must be at least 1", fields=(("days", "is 0"),))
+    return days
 
 
 def _describe_code(agent: Agent) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", all, "List conversations, the latest changed first.", ConversationList, query=filters)
     async def list_all(request: ApiRequest) -> Any:
-        before, limit = request.query_int("before_updated_at"), request.query_int("limit", 50, 200)
+        before, limit = request.query_int("before_updated_at"), request.query_limit(50, 200)
         found = await conversations.list(request.tenant.id, before=before, limit=limit)
         return page("conversations", found)
 
@@ -111,7 +111,7 @@ def routes(hub: Hub) -> list[Route]:
     async def messages(request: ApiRequest) -> Any:
         conversation = await conversations.find(request.tenant.id, request.path_id())
         await hub.store_answers(request.tenant, conversation.id)
-        after, limit = request.query_int("after_id"), request.query_int("limit", 200, 500)
+        after, limit = request.query_int("after_id"), request.query_limit(200, 500)
         return page("messages", await conversations.messages(conversation.id, after=after, limit=limit))
 
     send_summary = "Send a message and stream the answer. The agent sees up to a hundred earlier messages."
@@ -151,9 +151,11 @@ def file_routes(hub: Hub) -> list[Route]:
         conversation = await hub.conversations.find(request.tenant.id, request.path_id())
         return page("artifacts", await artifacts.list(request.tenant.id, conversation.id))
 
-    @api.add("GET", "/v1/artifacts", "List all files, newest first.", FileList)
+    limit_only = {"limit": "200, at most 500."}
+
+    @api.add("GET", "/v1/artifacts", "List all files, newest first.", FileList, query=limit_only)
     async def list_all(request: ApiRequest) -> Any:
-        limit = request.query_int("limit", 200, 500)
+        limit = request.query_limit(200, 500)
         return page("artifacts", await artifacts.list(request.tenant.id, limit=limit))
 
     async def find(request: ApiRequest) -> StoredFile:

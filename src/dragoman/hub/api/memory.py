@@ -126,11 +126,14 @@ def routes(hub: Hub) -> list[Route]:
         "graduated": "Search other conversations too; those of `conversation_id` come first.",
         "intent": "`off`: do not guess the type from the question.",
         "decay": "`off`: do not rank newer entries higher.",
+        "expand": "Without effect: for clients of Arbiter.",
+        "rerank": "Without effect: for clients of Arbiter.",
+        "rerank_fine": "Without effect: for clients of Arbiter.",
     }
 
     @api.add("GET", all, "List or search entries.", MemoryEntryList, query=filters)
     async def list_entries(request: ApiRequest) -> Any:
-        limit, as_of = request.query_int("limit", 50, 200), request.query_int("as_of") or None
+        limit, as_of = request.query_limit(50, 200), request.query_int("as_of") or None
         conversation, tag = request.query_int("conversation_id"), request.query("tag")
         types = request.query_words("type", TYPES)
         if query := request.query("q"):
@@ -207,7 +210,7 @@ def routes(hub: Hub) -> list[Route]:
             source=request.query_int("source_id") or None,
             target=request.query_int("target_id") or None,
             relation=kinds[0] if kinds else None,
-            limit=request.query_int("limit", 200, 1000),
+            limit=request.query_limit(200, 1000),
         )
         return page("relations", found)
 

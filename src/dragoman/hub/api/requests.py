@@ -155,7 +155,7 @@ def routes(hub: Hub, model: Model) -> list[Route]:
     @api.add("GET", "/v1/requests", "List requests of both APIs, newest first.", RequestList, query=limits)
     async def list_requests(request: ApiRequest) -> Any:
         tenant = request.tenant
-        found = await hub.requests.list(tenant.id, request.query_int("limit", 100, 200))
+        found = await hub.requests.list(tenant.id, request.query_limit(100, 200))
         loads = (hub.snapshot(tenant, each) for each in found)
         snapshots = await asyncio.gather(*loads, return_exceptions=True)
         pairs = zip(found, snapshots, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from dragoman.hub.conversations.events import EventFrames, HubEvent
 from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
+from dragoman.hub.store.schedules import STATES as SCHEDULE_STATES
 from dragoman.hub.store.schedules import RunInfo, Schedule, ScheduledRun, ScheduleFields
 from dragoman.hub.store.todos import OPEN, STATES, Todo
 from dragoman.server.routes import HEAD_OF_STREAM, ApiResponse, Natural, Route
@@ -47,6 +49,8 @@ class ScheduleChange(Struct, forbid_unknown_fields=True):
 class ScheduleInfo(ScheduleFields, frozen=True, kw_only=True):
     timezone: str
     next_run: str
+    last_error: str
+    """Why the last run failed, or has not started yet."""
 
 
 class ScheduleResponse(Struct):
@@ -85,7 +89,7 @@ def todo_routes(hub: Hub) -> list[Route]:
             request.tenant.id,
             states=request.query_words("state", STATES) or OPEN,
             conversation=request.query_int("conversation_id") or None,
-            limit=request.query_int("limit", 200, 500),
+            limit=request.query_limit(200, 500),
         )
         return page("todos", found)
 
@@ -118,11 +122,12 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
     api, schedules = RouteList("schedules"), scheduler.schedules
     all, one = "/v1/schedules", "/v1/schedules/{id}"
 
-    def show(schedule: Schedule) -> ScheduleInfo:
+    def show(schedule: Schedule, errors: Mapping[int, str] = {}) -> ScheduleInfo:
         return ScheduleInfo(
             **{name: getattr(schedule, name) for name in ScheduleFields.__struct_fields__},
             timezone=schedule.timezone or schedules.timezone,
             next_run=schedule.next_run(schedules.timezone),
+            last_error=errors.get(schedule.id, ""),
         )
 
     async def find(request: ApiRequest) -> Schedule:
@@ -147,20 +152,26 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
         )
         return {"scheduled_task": show(made), "normalized": normalized}
 
-    @api.add("GET", all, "List schedules.", ScheduleList, query={"status": "Only those with this status."})
+    status = {"status": f"Only those with this status: {', '.join(SCHEDULE_STATES)}."}
+
+    @api.add("GET", all, "List schedules.", ScheduleList, query=status)
     async def list_schedules(request: ApiRequest) -> Any:
-        found = await schedules.list(request.tenant.id, request.query("status"))
-        return page("schedules", [show(each) for each in found])
+        tenant = request.tenant.id
+        found = await schedules.list(tenant, request.query_word("status", SCHEDULE_STATES))
+        errors = await schedules.last_errors(tenant)
+        return page("schedules", [show(each, errors) for each in found])
 
     @api.add("GET", one, "Get a schedule.", ScheduleResponse)
     async def get(request: ApiRequest) -> Any:
-        return {"scheduled_task": show(await find(request))}
+        found = await find(request)
+        return {"scheduled_task": show(found, await schedules.last_errors(request.tenant.id, found.id))}
 
     @api.add("PATCH", one, "Pause or resume a schedule.", ScheduleResponse)
     async def change(request: ApiRequest, body: ScheduleChange) -> Any:
         id, tenant = (await find(request)).id, request.tenant
         changed = await schedules.set_status(tenant.id, id, body.status, generation=tenant.generation)
-        return {"scheduled_task": show(must_exist(changed, "schedule", id))}
+        errors = await schedules.last_errors(tenant.id, id)
+        return {"scheduled_task": show(must_exist(changed, "schedule", id), errors)}
 
     @api.add("DELETE", one, "Delete a schedule and its runs.", Deleted)
     async def delete(request: ApiRequest) -> Any:

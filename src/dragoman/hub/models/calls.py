@@ -33,6 +33,15 @@ from dragoman.hub.models import (
     traits_of,
 )
 
+NOT_ASKED = (
+    "budget_exhausted",
+    "price_unknown",
+    "model_not_allowed",
+    "unauthorized",
+    "circuit_open",
+)
+"""Errors of calls that the hub refuses: they are no calls of a model."""
+
 OnText = Callable[[str], Awaitable[None]]
 OnCancel = Callable[[Usage], Awaitable[None]]
 
@@ -45,6 +54,11 @@ class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     """Safe to show; empty on success."""
     error_code: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a model was asked at all: the hub refuses some calls before that."""
+        return self.error_code not in NOT_ASKED
 
     def followed_by(self, more: ModelReply) -> ModelReply:
         """This reply joined with its continuation."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, QuotaExceeded
 from dragoman.hub.sandbox.child_process import RunAsUser
 from dragoman.hub.sandbox.folder_copy import (
     TooDeepError,
@@ -27,7 +27,6 @@ from dragoman.hub.sandbox.folder_copy import (
     remove,
 )
 from dragoman.hub.store.artifacts import clean_path
-from dragoman.hub.tenants.policy import QuotaExceeded
 
 READ_LIMIT = 1 << 20
 _MIN_ENTRY_BYTES = 4096

@@ -19,6 +19,8 @@ from dragoman.hub.schedules import cron
 
 _MAX_YEAR = 9000
 _LATEST = int(datetime(_MAX_YEAR, 1, 1, tzinfo=UTC).timestamp())
+NO_ZONES = ("Factory", "localtime", "posix", "posixrules", "right")
+"""Files and folders beside the zones: rules of one machine, placeholders, and other ways to count seconds."""
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}")
 
 
@@ -43,7 +45,7 @@ def find_zone(name: str) -> tzinfo:
     if not name:
         return LocalZone()
     try:
-        if _ZONE.fullmatch(name) is None:
+        if _ZONE.fullmatch(name) is None or name.partition("/")[0] in NO_ZONES:
             raise ValueError
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError

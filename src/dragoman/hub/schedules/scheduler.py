@@ -97,8 +97,11 @@ class Scheduler:
                 key=f"\0run/{run.id}",  # no client can send this key
                 conversation=schedule.conversation_id,
             )
-        except RateLimited:
-            return  # try again later
+        except RateLimited as error:
+            if error.metadata.get("reason", "").endswith("_budget"):  # nothing changes before the next day
+                await self._end(run, error=error.message)
+            else:
+                await self.schedules.delay(run, f"it waits to start: {error.message}")
         except A2AError as error:
             await self._end(run, error=error.message)
         else:

@@ -16,12 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 
 from msgspec import Struct
 
-from dragoman.errors import A2AError, InvalidParams, Unavailable, keep_going
+from dragoman.errors import A2AError, InvalidParams, QuotaExceeded, Unavailable, keep_going
 from dragoman.hub.models import Image
 from dragoman.hub.store.blobs import PIECE_BYTES, Blobs, new_key
 from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 from dragoman.hub.store.policies import check_room, policy_of
-from dragoman.hub.tenants.policy import QuotaExceeded
 
 log = logging.getLogger(__name__)
 

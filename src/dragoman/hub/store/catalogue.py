@@ -14,12 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.agent.agent import Agent
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, QuotaExceeded
 from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
 from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.store.database import Database, Row, Transaction, Work
 from dragoman.hub.store.policies import check_room, policy_of
-from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.model.card import AgentCard
 
 MAX_LISTED_AGENTS = 1000

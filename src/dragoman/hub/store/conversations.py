@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dragoman.errors import QuotaExceeded
 from dragoman.hub.errors import NotFound
 from dragoman.hub.store.database import MissingReference, Repository, Row, Transaction, transaction
 from dragoman.hub.store.policies import check_room, policy_of
-from dragoman.hub.tenants.policy import QuotaExceeded
 
 MAX_REPLAYED_MESSAGES = 100
 """Earlier messages in a prompt."""

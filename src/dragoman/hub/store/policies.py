@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, QuotaExceeded
 from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
 from dragoman.hub.store.tokens import write_audit
-from dragoman.hub.tenants.policy import Policy, QuotaExceeded, override_policy
+from dragoman.hub.tenants.policy import Policy, override_policy
 
 _OVERRIDE = "select document from policies where tenant_id = ?"
 _PUT = """

@@ -67,7 +67,12 @@ where id = ? and status = 'active' and next_fire_at = ?
 _FORGET = """
 delete from runs where task_id = ? and id <= (select id from runs where task_id = ? order by id desc limit 1 offset ?)
 """
-_SET_REQUEST = "update runs set request_id = ? where id = ?"
+_DELAY = "update runs set error_message = ? where id = ? and status = 'running'"
+_LAST_ERRORS = """
+select task_id, error_message from runs where error_message <> ''
+and id in (select last_run_id from schedules where tenant_id = ?1 and (?2 = 0 or id = ?2))
+"""
+_SET_REQUEST = "update runs set request_id = ?, error_message = '' where id = ?"
 _END = f"""
 update runs set status = ?, completed_at = ?, result_summary = ?, error_message = ?, input_tokens = ?, output_tokens = ?
 where id = ? and status in ('running', 'input-required') returning {_RUN}
@@ -258,6 +263,16 @@ class Schedules(Repository):
             return run
 
         return await self._db.run(begin, tenant=schedule.tenant_id)
+
+    async def delay(self, run: ScheduledRun, why: str) -> None:
+        """Say why a run has not started yet."""
+        if run.error_message != why[:MAX_SUMMARY_CHARACTERS]:
+            await self._db.change(_DELAY, (why[:MAX_SUMMARY_CHARACTERS], run.id))
+
+    async def last_errors(self, tenant: int, schedule: int = 0) -> dict[int, str]:
+        """By schedule, why its last run failed, or has not started yet."""
+        rows = await self._db.all(_LAST_ERRORS, (tenant, schedule))
+        return {row["task_id"]: row["error_message"] for row in rows}
 
     async def set_request(self, run: ScheduledRun, request: str) -> None:
         await self._db.change(_SET_REQUEST, (request, run.id))

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.errors import A2AError, RateLimited, TaskNotFound, Unauthenticated, keep_going
+from dragoman.errors import A2AError, QuotaExceeded, RateLimited, TaskNotFound, Unauthenticated, keep_going
 from dragoman.hub.agents.constitution_agent import check_text
 from dragoman.hub.metadata import AGENT_VERSION, HUB_PREFIXES, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics
@@ -36,7 +36,6 @@ from dragoman.hub.store.database import Database
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.spending import COST, TOKENS, Spending, seconds_to_midnight
 from dragoman.hub.store.tenants import Tenant, Tenants
-from dragoman.hub.tenants.policy import QuotaExceeded
 from dragoman.model.content import NOTHING, Message
 from dragoman.model.ops import Call, Principal, Scope, SendMessage
 from dragoman.observe.shared_quota import SharedQuota

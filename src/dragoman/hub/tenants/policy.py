@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from dragoman.errors import A2AError, InvalidParams
+from dragoman.errors import InvalidParams
 
 Whole = Annotated[int, Meta(ge=0, le=10**15)]
 Money = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -23,12 +23,6 @@ APPROVABLE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch", "/fetch?", "/brows
 DEFAULT_APPROVE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch?")
 EMPTY_LIST = "none"
 """This word alone stands for an empty list, because a flag cannot be empty."""
-
-
-class QuotaExceeded(A2AError):
-    """A tenant has reached a limit of what it may store."""
-
-    reason, rpc, http, grpc = "QUOTA_EXCEEDED", -32000, 413, "RESOURCE_EXHAUSTED"
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
