@@ -265,6 +265,40 @@ async def test_slots_of_a_dead_node_are_free_after_a_while(store: Store, clock: 
     assert await want("other", 3, active=1) == 1
 
 
+class FailingOnce:
+    """Counts quotas, but for the first time, which fails when `go` is set."""
+
+    spans_machines = True
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.go, self._asked = store, asyncio.Event(), False
+
+    async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, Any]]) -> Any:
+        if not self._asked:
+            self._asked = True
+            await self.go.wait()
+            raise Unavailable("not now")
+        return await self._store.quotas.change(key, change)
+
+
+async def test_a_slot_is_counted_for_a_caller_that_waits_while_the_share_is_swept(store: Store) -> None:
+    quotas = FailingOnce(store)
+    node = SharedQuota(quotas)
+    first, second = (asyncio.create_task(node.enter("k", 2)) for _ in range(2))
+    await until(lambda: "k" in node._slots and node._slots["k"].lock.locked())
+    quotas.go.set()
+    swept = asyncio.create_task(
+        node._sweep_once()
+    )  # after the first has failed, and before the second goes on
+    with pytest.raises(Unavailable):
+        await first
+    assert await second
+    await swept
+    assert node._slots["k"].active == 1
+    node.leave("k")
+    await node.close()
+
+
 async def test_slots_of_long_operations_are_renewed(
     pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,17 +174,19 @@ class _Tokens:
 class _Slots:
     """The share of this node in one concurrency."""
 
-    __slots__ = ("active", "full_until", "limit", "lock", "slots", "until")
+    __slots__ = ("active", "full_until", "limit", "lock", "slots", "until", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.slots = self.active = 0
         self.until = self.full_until = 0.0
+        self.waiting = 0
+        """Operations that wait for the lock, or have it. A lock that was released is free until the next one of them goes on."""
         self.lock = asyncio.Lock()
 
     @property
     def idle(self) -> bool:
-        return not self.slots and not self.active and not self.lock.locked()
+        return not self.slots and not self.active and not self.waiting
 
     @property
     def wanted(self) -> int:
@@ -245,19 +247,26 @@ class SharedQuota:
         share.limit = limit
         if self._enter_held(share):
             return True
-        async with share.lock:
-            for last in (False, True):
-                if self._enter_held(share):
-                    return True
-                if time.monotonic() < share.full_until:
-                    return False
-                spare = min(limit // _KEPT_SLOTS, share.active)
-                await self._lease_slots(key, share, share.active + 1 + spare)
-                if self._enter_held(share):
-                    return True
-                if not last:
-                    await asyncio.sleep(_RETRY_SECONDS)
-            share.full_until = time.monotonic() + _REFUSE_SECONDS
+        share.waiting += 1
+        try:
+            async with share.lock:
+                return await self._enter_leased(key, share)
+        finally:
+            share.waiting -= 1
+
+    async def _enter_leased(self, key: str, share: _Slots) -> bool:
+        for last in (False, True):
+            if self._enter_held(share):
+                return True
+            if time.monotonic() < share.full_until:
+                return False
+            spare = min(share.limit // _KEPT_SLOTS, share.active)
+            await self._lease_slots(key, share, share.active + 1 + spare)
+            if self._enter_held(share):
+                return True
+            if not last:
+                await asyncio.sleep(_RETRY_SECONDS)
+        share.full_until = time.monotonic() + _REFUSE_SECONDS
         return False
 
     def enter_anyway(self, key: str, limit: int) -> None:
