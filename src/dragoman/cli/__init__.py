@@ -17,6 +17,7 @@ from typing import Any
 
 from dragoman import __version__
 from dragoman.cli.arguments import CommandParser, add_command
+from dragoman.errors import A2AError
 from dragoman.observe.terminal import sanitize
 
 VERBS = {
@@ -110,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         _silence_stdout()
+        print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
+        return 1
+    except A2AError as error:
         print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
         return 1
     except SystemExit as stop:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a client needs no server
@@ -58,6 +59,15 @@ def add_flag(parser: argparse._ActionsContainer, *names: str, help: str, **more:
 def add_repeated(parser: argparse._ActionsContainer, name: str, metavar: str, help: str, **more: Any) -> None:
     """An option that may be given several times."""
     parser.add_argument(name, action="append", default=[], metavar=metavar, help=help, **more)
+
+
+@contextmanager
+def exit_on(*errors: type[Exception], about: str = "") -> Iterator[None]:
+    """End the command with the text of such an error."""
+    try:
+        yield
+    except errors as error:
+        raise SystemExit(f"dragoman: {about}{error}") from None
 
 
 def checked(check: Callable[[str], object]) -> Callable[[str], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dragoman.cli.arguments import add_command, number, positive_number
+from dragoman.cli.arguments import add_command, exit_on, number, positive_number
 from dragoman.cli.serve import add_server_options, read_server_options
 
 EPILOG = """\
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server.runtime import serve
 
     configure(args.log_level, lines=args.log)
-    try:
+    with exit_on(InvalidBridge):
         given = _read_agent_options(args)
         if "://" in args.target:
             settings = one_route(args.target, **given)
@@ -112,8 +112,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             settings = read_bridge(args.target)
         bridge = make_bridge(settings)
-    except InvalidBridge as error:
-        raise SystemExit(f"dragoman: {error}") from None
     options = read_server_options(args)
     options["bridged"] = bridge.bridged
     serve(*bridge.agents, **options)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import CommandParser, add_flag, add_repeated, duration
+from dragoman.cli.arguments import CommandParser, add_flag, add_repeated, duration, exit_on
 from dragoman.client import Client, ClientCertificate, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.catalogue import is_catalogue, split_catalogue
@@ -227,24 +227,18 @@ def _check_exists(url: str) -> None:
 
 
 async def run_with_store(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
-    """Open a server's store, run `work`, and report errors. The server may run meanwhile."""
+    """Open a server's store, and run `work`. The server may run meanwhile."""
     from dragoman.stores import UnsupportedSchema, open_store
 
     _check_exists(url)
-    try:
+    with exit_on(ValueError):
         store = open_store(url)
-    except ValueError as error:
-        raise SystemExit(f"dragoman: {error}") from None
-    try:
+    with exit_on(UnsupportedSchema):
         await store.open()
         try:
             return await work(store)
         finally:
             await store.close()
-    except A2AError as error:
-        return report_error(error)
-    except UnsupportedSchema as error:
-        raise SystemExit(f"dragoman: {error}") from None
 
 
 def report_error(

@@ -7,9 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.arguments import add_command
-from dragoman.cli.connect import report_error
-from dragoman.errors import A2AError
+from dragoman.cli.arguments import add_command, exit_on
 from dragoman.stores import UnsupportedSchema
 
 EPILOG = """\
@@ -32,12 +30,8 @@ async def run(args: argparse.Namespace) -> int:
     path = _check_source(args)
     from dragoman.stores.copy_to_postgres import copy
 
-    try:
+    with exit_on(UnsupportedSchema, ValueError):
         copied = await copy(path, args.target)
-    except A2AError as error:
-        return report_error(error)
-    except (UnsupportedSchema, ValueError) as error:
-        raise SystemExit(f"dragoman: {error}") from None
     print(f"copied: tasks {copied.tasks}, webhooks {copied.webhooks}, audit entries {copied.entries}")
     if copied.left:
         print(f"not copied: tasks {copied.left} (PostgreSQL does not take ids with a NUL, or very long ones)")

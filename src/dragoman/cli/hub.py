@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.cli.arguments import LIMITS, add_command
+from dragoman.cli.arguments import LIMITS, add_command, exit_on
 from dragoman.errors import A2AError
 from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.settings import TYPES, InvalidSetting, Settings, settings
@@ -173,10 +173,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(args: argparse.Namespace) -> Settings:
     """The settings: options of the command, variables, `dragoman.toml`, defaults."""
     flags = {name: getattr(args, name, None) for name in Settings.__struct_fields__}
-    try:
+    with exit_on(InvalidSetting):
         return settings(flags)
-    except InvalidSetting as error:
-        raise SystemExit(f"dragoman: {error}") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -207,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
 
         given.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         console = HubConsole(given.folder, host=given.host, public_url=given.public_url)
-    try:
+    with exit_on(A2AError, ModelError, ValueError):
         hub, app = application(given, code=code, console=console.open if console else None)
         if hub.folder_lock is not None:
             hub.folder_lock.take()
@@ -215,8 +213,6 @@ def run(args: argparse.Namespace) -> int:
         tokens = asyncio.run(_prepare(hub, given, demo=args.demo is not None))
         if args.demo is not None:
             _write_tokens(given.folder / DEMO_FILE, tokens)
-    except (A2AError, ModelError, ValueError) as error:
-        raise SystemExit(f"dragoman: {error}") from None
     serve(
         app,
         given.host,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dragoman.cli import show
 from dragoman.cli.arguments import add_command
 from dragoman.cli.hub import read
 from dragoman.client.config import CONFIG
-from dragoman.errors import A2AError
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.tenants import Tenants
@@ -65,9 +62,6 @@ async def run(args: argparse.Namespace) -> int:
             tenant, token = await tenants.add(args.tenant, actor="cli")
             print(f"tenant {tenant.name}: {token}")
             print("Tokens are shown this once.")
-    except A2AError as error:
-        show.say(f"dragoman: {error.message}", sys.stderr)
-        return 1
     finally:
         await database.close()
     print("next: dragoman hub" + ("" if configured else ", with the same --store"))

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_address, add_command, add_flag, add_verbs, secret
+from dragoman.cli.arguments import add_address, add_command, add_flag, add_verbs, exit_on, secret
 from dragoman.cli.connect import run_with_store
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
@@ -60,7 +60,7 @@ def run_listen(args: argparse.Namespace) -> int:
     from dragoman.server.http1.server import HttpServer
     from dragoman.server.workers import stop_signals
 
-    try:
+    with exit_on(ValueError):
         verifier = Verifier(
             token=args.token,
             secrets=args.secret,
@@ -69,8 +69,6 @@ def run_listen(args: argparse.Namespace) -> int:
             audience=args.audience,
             insecure=True,
         )
-    except ValueError as error:
-        raise SystemExit(f"dragoman: {error}") from None
     try:
         listener = socket.create_server((args.host, args.port))
     except (OSError, OverflowError) as error:

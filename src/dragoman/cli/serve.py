@@ -19,6 +19,7 @@ from dragoman.cli.arguments import (
     add_tls,
     checked,
     count,
+    exit_on,
     number,
     positive_number,
     read_limits,
@@ -243,10 +244,8 @@ def _mcp_agents(args: argparse.Namespace) -> list[Any]:
     headers = {"Authorization": f"Bearer {args.mcp_bearer}"} if args.mcp_bearer else {}
     for server in args.mcp_server:
         for_server: dict[str, Any] = {"headers": headers} if server in urls else {"env": env}
-        try:
+        with exit_on(ValueError, ModuleNotFoundError, about=f"--mcp-server {server}: "):
             agents.append(wrap(mcp(server, approve=approve, **for_server)))
-        except (ValueError, ModuleNotFoundError) as error:
-            raise SystemExit(f"dragoman: --mcp-server {server}: {error}") from None
     return agents
 
 
@@ -271,10 +270,8 @@ def read_catalogue(args: argparse.Namespace) -> Any:
     from dragoman.catalogue import AgentCatalogue
     from dragoman.catalogue.settings import read_catalogue
 
-    try:
+    with exit_on(ValueError):
         given = read_catalogue()
-    except ValueError as error:
-        raise SystemExit(f"dragoman: {error}") from None
     return AgentCatalogue(
         name=given.name,
         agents=given.agents,
@@ -300,13 +297,11 @@ def read_console_token(args: argparse.Namespace) -> str:
     """The operator token that was given; empty if none was."""
     if not args.console_token_file:
         return os.environ.get("DRAGOMAN_CONSOLE_TOKEN", "")
-    try:
+    with exit_on(OSError, ValueError, about="--console-token-file: "):
         with open(args.console_token_file, encoding="utf-8") as file:
             token = file.read(10_000).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemExit(f"dragoman: --console-token-file: {error}") from None
-    if not token:
-        raise SystemExit(f"dragoman: --console-token-file: {args.console_token_file} is empty")
+        if not token:
+            raise ValueError(f"{args.console_token_file} is empty")
     return token
 
 
@@ -389,10 +384,8 @@ def _push(args: argparse.Namespace) -> Any:
     from dragoman.push.options import PushOptions
     from dragoman.push.seal import read_keys
 
-    try:
+    with exit_on(ValueError, about="DRAGOMAN_PUSH_SEAL: "):
         keys = read_keys(os.environ.get("DRAGOMAN_PUSH_SEAL", ""))
-    except ValueError as error:
-        raise SystemExit(f"dragoman: DRAGOMAN_PUSH_SEAL: {error}") from None
     return PushOptions(
         allow_private=args.allow_private_push,
         only=tuple(args.push_only),
@@ -408,7 +401,5 @@ def _tracer() -> Any:
         from dragoman.observe.otel import tracer_from_environment
     except ImportError:
         raise SystemExit("--otel needs OpenTelemetry: pip install 'dragoman[otel]'") from None
-    try:
+    with exit_on(ValueError, about="--otel: "):
         return tracer_from_environment(os.environ)
-    except ValueError as error:
-        raise SystemExit(f"dragoman: --otel: {error}") from None

@@ -7,7 +7,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import msgspec
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command, add_flag, add_verbs
 from dragoman.cli.hub import read
-from dragoman.errors import A2AError, InvalidParams
+from dragoman.engine.protocols import Store
+from dragoman.errors import InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import BlobSweeper, open_blobs
 from dragoman.hub.store.database import open_database
@@ -135,12 +137,19 @@ async def run(args: argparse.Namespace) -> int:
         await database.open()
         args.store_url, args.folder, args.database, args.blobs = given.tasks, folder, database, given.blobs
         await work(Tenants(database), args)
-    except A2AError as error:
-        show.say(f"dragoman: {error.message}", sys.stderr)
-        return 1
     finally:
         await database.close()
     return 0
+
+
+@asynccontextmanager
+async def _task_store(args: argparse.Namespace) -> AsyncIterator[Store]:
+    store = open_store(args.store_url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def _add(tenants: Tenants, args: argparse.Namespace) -> None:
@@ -195,39 +204,28 @@ async def _enable(tenants: Tenants, args: argparse.Namespace) -> None:
 
 
 async def _rename(tenants: Tenants, args: argparse.Namespace) -> None:
-    store = open_store(args.store_url)
-    await store.open()
-    try:
+    async with _task_store(args) as store:
         tenant = await tenants.find(args.name)
         await rename_tenant(tenants, store.catalogue, tenant, args.new_name, actor="cli")
-    finally:
-        await store.close()
 
 
 async def _export(tenants: Tenants, args: argparse.Namespace) -> None:
     tenant = await tenants.find(args.name)
     path = Path(args.output or file_name(tenant))
-    store = open_store(args.store_url)
-    await store.open()
-    try:
+    async with _task_store(args) as store:
         artifacts = Artifacts(args.database, open_blobs(args.blobs, args.folder / "blobs"))
         export = TenantExport(args.database, store, artifacts, args.folder / "workspaces")
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for this user alone
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for this user alone
+        except FileExistsError:
+            raise InvalidParams(f"there is a file {path} already") from None
         try:
             async for chunk in export.archive(tenant):
-                _write_all(file, chunk)
+                while chunk:
+                    chunk = chunk[os.write(file, chunk) :]
         finally:
             os.close(file)
-    except FileExistsError:
-        raise InvalidParams(f"there is a file {path} already") from None
-    finally:
-        await store.close()
     print(path)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]
 
 
 async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
@@ -241,9 +239,7 @@ async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
         )
         if sys.stdin.readline().strip() != tenant.name:
             raise InvalidParams("nothing is deleted: that is not its name (--yes does not ask)")
-    store = open_store(args.store_url)
-    await store.open()
-    try:
+    async with _task_store(args) as store:
         contents = BlobSweeper(args.database, open_blobs(args.blobs, args.folder / "blobs"))
         deletion = TenantDeletion(args.database, store, args.folder / "workspaces", contents)
         await deletion.begin(tenant, actor="cli")
@@ -255,8 +251,6 @@ async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
         print(
             "some tasks still run: a hub deletes the rest when they end, or when it starts", file=sys.stderr
         )
-    finally:
-        await store.close()
 
 
 async def _rotate(tenants: Tenants, args: argparse.Namespace) -> None:

@@ -48,12 +48,8 @@ class InspectRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     binding: str | None = None
 
 
-class ResumeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    url: str
-    credentials: str | None = None
+class ResumeRequest(InspectRequest, kw_only=True, forbid_unknown_fields=True):
     text: str = _RESUME_TEXT
-    version: str | None = None
-    binding: str | None = None
 
 
 class _Answered(Struct):
@@ -110,15 +106,8 @@ async def inspect_agent(
 ) -> dict[str, Any]:
     """Everything that can be known of an agent without sending it a message. Raises `A2AError` if it has no card."""
     seen = CardRequests()
-    client = connect_elsewhere(
-        url,
-        guard,
-        credentials=credentials,
-        version=version,
-        binding=binding,
-        tap=seen,
-        timeout=INSPECT_SECONDS,
-    )
+    given = {"credentials": credentials, "version": version, "binding": binding}
+    client = connect_elsewhere(url, guard, tap=seen, timeout=INSPECT_SECONDS, **given)
     problem, found, chosen = "", None, None
     signature: dict[str, Any] = {"state": "unknown", "message": "The card could not be used."}
     try:
@@ -351,8 +340,13 @@ def routes(
     """`url`: the agent that the operator named on the command line; `handle`: the login for it."""
     api = RouteList("inspect", access=OPERATOR)
 
-    def credential(asked: InspectRequest | ResumeRequest) -> Any:
-        return logins.get(asked.credentials, asked.url).credential if asked.credentials else None
+    def options(asked: InspectRequest) -> dict[str, Any]:
+        credential = logins.get(asked.credentials, asked.url).credential if asked.credentials else None
+        return {
+            "credentials": credential,
+            "version": asked.version or "",
+            "binding": asked.binding or "",
+        }
 
     @api.add("GET", "/inspect", "The agent that the operator named on the command line.")
     async def given(request: ConsoleRequest) -> Any:
@@ -361,13 +355,7 @@ def routes(
     @api.add("POST", "/inspect", "Read the card of an agent elsewhere, and check it.", body=InspectRequest)
     async def inspect(request: ConsoleRequest) -> Any:
         asked = await request.json(InspectRequest)
-        return await inspect_agent(
-            asked.url,
-            guard,
-            credentials=credential(asked),
-            version=asked.version or "",
-            binding=asked.binding or "",
-        )
+        return await inspect_agent(asked.url, guard, **options(asked))
 
     @api.add(
         "POST", "/inspect/resume", "Test whether an interrupted stream can be resumed.", body=ResumeRequest
@@ -375,14 +363,7 @@ def routes(
     async def resume(request: ConsoleRequest) -> Any:
         asked = await request.json(ResumeRequest)
         check_url(asked.url)
-        client = connect_elsewhere(
-            asked.url,
-            guard,
-            credentials=credential(asked),
-            version=asked.version or "",
-            binding=asked.binding or "",
-            timeout=INSPECT_SECONDS,
-        )
+        client = connect_elsewhere(asked.url, guard, timeout=INSPECT_SECONDS, **options(asked))
         began = time.monotonic()
         try:
             async with asyncio.timeout(RESUME_SECONDS), client:

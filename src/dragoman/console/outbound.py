@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from dragoman.client import AgentCache, Client, Policy, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.transport.asgi import AsgiTransport
-from dragoman.client.transport.tap import Tap
 from dragoman.client.transport.transport import NotSent
 from dragoman.console.api import NotFound
 from dragoman.errors import InvalidParams, UnsupportedOperation
@@ -55,15 +54,13 @@ def connect_here(
     scope: Scope,
     *,
     principal: Principal = CONSOLE,
-    version: str = "",
-    binding: str = "",
-    tap: Tap | None = None,
+    **options: Any,
 ) -> Client:
     """A client of an agent of this server. `scope` has the agent, and whose tasks it is about. Raises `NotFound`."""
     mount = next((each for each in mounts if each.agent == scope.agent), None)
     if mount is None:
         raise NotFound("there is no such agent here")
-    if binding.upper() == GRPC:
+    if options.get("binding", "").upper() == GRPC:
         raise UnsupportedOperation(
             "agents of this server are called in process, which gRPC is not: give their URL"
         )
@@ -74,43 +71,17 @@ def connect_here(
         private=False,
         signer=None,
     )
-    transport = AsgiTransport(App([opened]))
-    return connect(
-        LOCAL + mount.path,
-        transport=transport,
-        version=version,
-        binding=binding,
-        tap=tap,
-        policy=CALLS,
-        cache=AgentCache(),
-        agents={},
-    )
+    return _connect(LOCAL + mount.path, transport=AsgiTransport(App([opened])), **options)
 
 
-def connect_elsewhere(
-    url: str,
-    guard: OutboundGuard,
-    *,
-    credentials: Any = None,
-    version: str = "",
-    binding: str = "",
-    tap: Tap | None = None,
-    timeout: float | None = None,
-) -> Client:
+def connect_elsewhere(url: str, guard: OutboundGuard, **options: Any) -> Client:
     """A client of an agent at a URL. Raises `InvalidParams`."""
     check_url(url)
-    return connect(
-        url,
-        credentials=credentials,
-        guard=guard,
-        version=version,
-        binding=binding,
-        tap=tap,
-        policy=CALLS,
-        cache=AgentCache(),
-        agents={},
-        timeout=timeout,
-    )
+    return _connect(url, guard=guard, **options)
+
+
+def _connect(url: str, **options: Any) -> Client:
+    return connect(url, policy=CALLS, cache=AgentCache(), agents={}, **options)
 
 
 def check_url(url: str) -> str:
