@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.engine.tools import Tool
 from dragoman.engine.turn import Turn
 from dragoman.hub.agents.constitution import BUNDLES, INDEX, SAFE_BUNDLES, Advisor, Constitution
 from dragoman.hub.agents.prompt import roster
@@ -35,7 +36,7 @@ from dragoman.hub.tools.fetcher import Page
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.hub.tools.web import Hit
-from dragoman.mcp.connection import McpServer, McpTool
+from dragoman.mcp.connection import McpServer
 from dragoman.push.guard import Guard
 from tests.hub.conftest import BLOBS, Begin, House, toolbox
 from tests.hub.house import SCOUT
@@ -92,10 +93,10 @@ class Servers(McpServers):
         super().__init__({"tools": McpServer(command="none"), "playwright": McpServer(command="none")})
         self._outside = outside
 
-    async def tools(self, tenant: str, name: str) -> list[McpTool]:
+    async def tools(self, tenant: str, name: str) -> list[Tool]:
         text = self._outside.text
         schema = {"type": "object", "properties": {text: {}}}
-        return [McpTool(name=text, description=text, schema=schema, read_only=True)]
+        return [Tool(name=text, server=name, description=text, input_schema=schema, read_only=True)]
 
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         return tool != "fail", self._outside.text

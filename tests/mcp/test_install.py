@@ -151,7 +151,7 @@ def test_a_link_stays_a_link(place: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
-    change = plan(CLIENTS["cursor"], path, "desk", entry(CLIENTS["cursor"], "x", []))
+    change = plan(CLIENTS["cursor"], path, "desk", entry(CLIENTS["cursor"], ["x"]))
     path.write_text('{"new": 1}')
     with pytest.raises(InstallError, match="changed by somebody else"):
         write(change)

@@ -267,7 +267,9 @@ class Reloader:
                 "grpc_port": args.grpc_port,
                 "log_level": args.log_level,
                 "insecure": args.insecure,
-                "console": None if args.no_console else self._console(),
+                "console": None
+                if args.no_console
+                else {"operator": self._operator, "allow_private": args.allow_private},
             },
             self._token_used,
         )
@@ -287,12 +289,6 @@ class Reloader:
             if child is not None:
                 child.kill()
                 await child.stop(0)
-
-    def _console(self) -> dict[str, Any]:
-        return {
-            "operator": self._operator,
-            "allow_private": self._args.allow_private,
-        }
 
     def _token_used(self) -> None:
         self._token = ""  # the next process makes one that nobody knows

@@ -275,7 +275,7 @@ async def _install(args: argparse.Namespace, name: str) -> int:
         server = server or _server_name(card_name, args.url)
     try:
         path = config_file(client, args.scope, folder=Path.cwd(), env=os.environ)
-        added = entry(client, _command(), _command_words() + given)
+        added = entry(client, [*_command(), *given])
         change = plan(client, path, server, added, force=args.force)
         if args.only_print:
             show.say(f"{path}:", sys.stderr)
@@ -341,13 +341,10 @@ def _warn(client: McpClient, args: argparse.Namespace) -> None:
         )
 
 
-def _command() -> str:
-    """The program as an absolute path: clients of the desktop have another PATH."""
-    return shutil.which("dragoman") or sys.executable
-
-
-def _command_words() -> list[str]:
-    return [] if shutil.which("dragoman") else ["-m", "dragoman.cli"]
+def _command() -> list[str]:
+    """How to start this program. The first word is an absolute path: clients of the desktop have another PATH."""
+    found = shutil.which("dragoman")
+    return [found] if found else [sys.executable, "-m", "dragoman.cli"]
 
 
 async def _card_name(args: argparse.Namespace) -> tuple[str, str]:

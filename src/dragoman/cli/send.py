@@ -194,7 +194,7 @@ def _finish(reply: Reply, args: argparse.Namespace, *, printed: bool) -> int:
         if not printed:
             show.say(reply)
             for part in reply.files:
-                show.say(show.describe_schemes(part))
+                show.say(show.describe_part(part))
         if args.verbose:
             show.identifiers(result, sys.stderr)
     if args.save is not None:

@@ -106,7 +106,7 @@ def event_text(piece: Piece) -> None:
 def _block(label: str, parts: Sequence[Part]) -> None:
     text = "".join(part.text for part in parts if part.text is not None)
     lines = [text] if text else []
-    lines += [line for part in parts if (line := describe_schemes(part, pretty=True))]
+    lines += [line for part in parts if (line := describe_part(part, pretty=True))]
     if lines:
         say(f"{label}:")
         for line in lines:
@@ -220,7 +220,7 @@ class Answer:
             if (aside := _aside(part)) is not None:
                 self._break_line()
                 self.progress.say(aside, stays=True)
-            elif line := describe_schemes(part):
+            elif line := describe_part(part):
                 self._add(artifact, line, whole=True)
         if piece.status and not piece.text and not (piece.state.terminal and self._printed(piece.status)):
             self._break_line()
@@ -284,7 +284,7 @@ def _aside(part: Part) -> str | None:
     return "" if tool.startswith("agent:") else tool if data.get("ok", True) else f"{tool} failed"
 
 
-def describe_schemes(part: Part, *, pretty: bool = False) -> str:
+def describe_part(part: Part, *, pretty: bool = False) -> str:
     """A part that is not text, on one line; data on as many as it needs if it is to be `pretty`."""
     if part.data is not msgspec.UNSET:
         body = msgspec.json.encode(part.data)

@@ -228,7 +228,7 @@ def _print(task: Task, args: argparse.Namespace) -> int:
             if artifact.text:
                 show.say(artifact.text)
             for part in artifact.parts:
-                if line := show.describe_schemes(part):
+                if line := show.describe_part(part):
                     show.say(line)
         if not task.artifacts and (text := text_of(task)):
             show.say(f"\n{text}")

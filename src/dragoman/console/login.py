@@ -209,12 +209,9 @@ class Logins:
             raise InvalidParams(str(error), fields=(("location", "is header, query or cookie"),)) from None
 
     async def _begin_clientCredentials(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        credential = ClientCredentials(
-            _need(asked.client_id, "clientId"),
-            _need(asked.client_secret, "clientSecret"),
-            token_url=asked.token_url,
-            scopes=_scopes(asked),
-        )
+        client = _oauth_client(asked)
+        _need(asked.client_secret, "clientSecret")
+        credential = ClientCredentials(**client)
         login.credential = credential
         if not asked.token_url:
             credential.learn(await self._card(asked), login.origin)
@@ -228,14 +225,7 @@ class Logins:
             login.verification_url, login.user_code = _web_url(url), code[:100]
             shown.set()
 
-        credential = DeviceCode(
-            _need(asked.client_id, "clientId"),
-            prompt=prompt,
-            device_url=asked.device_url,
-            token_url=asked.token_url,
-            client_secret=asked.client_secret,
-            scopes=_scopes(asked),
-        )
+        credential = DeviceCode(prompt=prompt, device_url=asked.device_url, **_oauth_client(asked))
         login.credential = credential
         if not asked.token_url or not asked.device_url:
             credential.learn(await self._card(asked), login.origin)
@@ -255,12 +245,7 @@ class Logins:
 
     async def _begin_authorizationCode(self, login: Login, asked: LoginRequest, callback: str) -> None:
         credential = AuthorizationCode(
-            _need(asked.client_id, "clientId"),
-            redirect_uri=callback,
-            client_secret=asked.client_secret,
-            authorization_url=asked.authorization_url,
-            token_url=asked.token_url,
-            scopes=_scopes(asked),
+            redirect_uri=callback, authorization_url=asked.authorization_url, **_oauth_client(asked)
         )
         login.credential = credential
         if not asked.token_url or not asked.authorization_url:
@@ -312,8 +297,14 @@ def _literal(secret: str) -> Any:
     return (lambda: secret) if secret.startswith("env:") else secret
 
 
-def _scopes(asked: LoginRequest) -> list[str]:
-    return asked.scopes.split() if isinstance(asked.scopes, str) else list(asked.scopes)
+def _oauth_client(asked: LoginRequest) -> dict[str, Any]:
+    """Who we are for a token server, and what for."""
+    return {
+        "client_id": _need(asked.client_id, "clientId"),
+        "client_secret": asked.client_secret,
+        "token_url": asked.token_url,
+        "scopes": asked.scopes.split() if isinstance(asked.scopes, str) else list(asked.scopes),
+    }
 
 
 def _web_url(url: str) -> str:

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from msgspec import Meta, Struct
 
 from dragoman.client.transport.network import AddressGuard
+from dragoman.engine.tools import Tool
 from dragoman.errors import A2AError, Unreachable
 from dragoman.observe.logs import describe
 from dragoman.observe.terminal import one_line, sanitize
@@ -65,27 +66,6 @@ class McpServer(Struct, frozen=True, kw_only=True):
     call_timeout_ms: Annotated[int, Meta(gt=0)] = 30_000
     legacy: bool = False
     """Do not ask first whether the server speaks MCP of 2026-07-28."""
-
-
-class McpTool(Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it. Names and texts are flattened and cut."""
-
-    name: str
-    title: str = ""
-    description: str = ""
-    schema: dict[str, Any] = {}
-    """The JSON Schema of its arguments."""
-    output_schema: dict[str, Any] | None = None
-    """The JSON Schema of its structured result; None: it has none."""
-    read_only: bool = False
-    idempotent: bool = False
-    destructive: bool = True
-    """It may change or delete something. Servers that say nothing are taken to."""
-
-    @property
-    def repeatable(self) -> bool:
-        """The server declares it read-only or idempotent."""
-        return self.read_only or self.idempotent
 
 
 class NoAnswer(Unreachable):
@@ -136,7 +116,7 @@ class McpConnection:
         self._stop = asyncio.Event()
         self._users = 0
         self._used = asyncio.Event()
-        self._tools: tuple[float, list[McpTool]] | None = None
+        self._tools: tuple[float, list[Tool]] | None = None
         self._stderr: deque[str] = deque(maxlen=MAX_STDERR_LINES)
         self._task = asyncio.create_task(self._live(), name=f"mcp-{name}")
 
@@ -237,7 +217,7 @@ class McpConnection:
         except (A2AError, TimeoutError):
             self._stop.set()
 
-    async def tools(self) -> list[McpTool]:
+    async def tools(self) -> list[Tool]:
         """The tools of the server. A list that is a minute old, or that the server says has changed, is asked for again.
 
         Raises `A2AError`.
@@ -245,7 +225,7 @@ class McpConnection:
         now = asyncio.get_running_loop().time()
         if self._tools is not None and now - self._tools[0] < TOOLS_SECONDS:
             return self._tools[1]
-        found: dict[str, McpTool] = {}
+        found: dict[str, Tool] = {}
         async with self.used():
             page, cursor = 0, None
             while page == 0 or (cursor and page < MAX_TOOL_PAGES and len(found) < MAX_TOOLS):
@@ -258,7 +238,8 @@ class McpConnection:
         self._tools = now, tools
         return tools
 
-    def _read_tool(self, tool: Any) -> McpTool | None:
+    def _read_tool(self, tool: Any) -> Tool | None:
+        """A tool as its server describes it. Names and texts are put on one line and cut."""
         name = tool.name
         if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or " " in name:
             logger.warning("the MCP server %s has a tool whose name cannot be used: %.80r", self.name, name)
@@ -269,11 +250,13 @@ class McpConnection:
             return None
         hints = tool.annotations
         title = tool.title or (hints.title if hints is not None else "") or ""
-        return McpTool(
+        return Tool(
             name=name,
+            original=name,
+            server=self.name,
             title=one_line(title)[:MAX_NAME_CHARACTERS],
             description=sanitize(tool.description or "")[:MAX_DESCRIPTION_CHARACTERS],
-            schema=schema,
+            input_schema=schema,
             output_schema=output,
             read_only=hints is not None and bool(hints.read_only_hint),
             idempotent=hints is not None and bool(hints.idempotent_hint),

@@ -102,18 +102,16 @@ class HttpEndpoint:
     both, whoever reaches the port may call, so pages in a browser are kept out by what they say of themselves (`Host`, `Origin`).
     """
 
-    def __init__(
-        self, agent: AgentServer, *, token: str = "", forward: Sequence[str] = (), path: str = PATH
-    ) -> None:
-        self._token, self._forward, self._path = token, tuple(forward), path
+    def __init__(self, agent: AgentServer, *, token: str = "", forward: Sequence[str] = ()) -> None:
+        self._token, self._forward = token, tuple(forward)
         self._sessions = McpSessions(agent, only_this_machine=not (token or forward))
         self.start, self.stop = self._sessions.start, self._sessions.stop
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/healthz":
             await _respond(send, 200, b'{"status":"ok"}')
-        elif scope["path"].rstrip("/") != self._path:
-            await _respond(send, 404, b'{"error":"the MCP server is at %s"}' % self._path.encode())
+        elif scope["path"].rstrip("/") != PATH:
+            await _respond(send, 404, b'{"error":"the MCP server is at %s"}' % PATH.encode())
         elif (user := self._user(scope)) is False:
             await _respond(
                 send, 401, b'{"error":"credentials are missing or wrong"}', (b"www-authenticate", b"Bearer")

@@ -113,8 +113,8 @@ def config_file(client: McpClient, scope: str, *, folder: Path, env: Mapping[str
     return Path(client.user.replace("{config}", str(config)).replace("~", str(home), 1))
 
 
-def entry(client: McpClient, command: str, args: list[str]) -> dict[str, Any]:
-    return {**({"type": "stdio"} if client.typed else {}), "command": command, "args": args}
+def entry(client: McpClient, command: list[str]) -> dict[str, Any]:
+    return {**({"type": "stdio"} if client.typed else {}), "command": command[0], "args": command[1:]}
 
 
 def plan(client: McpClient, path: Path, name: str, added: dict[str, Any], *, force: bool = False) -> Change:

@@ -28,12 +28,13 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.client.transport.network import AddressGuard
 from dragoman.engine.recorded import Parked, Recorded, digest
 from dragoman.engine.tools import Tool, ToolOutcome
 from dragoman.errors import A2AError, ToolFailed, Unreachable
-from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool, NoAnswer, NotDone
+from dragoman.mcp.connection import McpConnection, McpPool, McpServer, NoAnswer, NotDone
 from dragoman.mcp.content import DEFAULT_MAX_RESULT, read_result
 from dragoman.mcp.questions import Elicited, ask_caller
 from dragoman.mcp.schema import check_value
@@ -210,42 +211,30 @@ class McpTools:
 
     async def tools(self) -> list[Tool]:
         """Raises `A2AError`."""
-        found = await (await self._connect()).tools()
-        return [self._describe(tool) for tool in found if self._uses(tool.name)]
+        return self._used(await (await self._connect()).tools())
 
     async def look(self) -> ServerDescription:
         """What the server says about itself, on a connection for this alone. Raises `A2AError`."""
         pool = McpPool()
         try:
-            connection = await pool.connect(
-                self._key, self.name, self._settings, guard=self._guard, elicits=self._elicit
-            )
+            connection = await self._connect(pool)
             found = await connection.tools()
             about, instructions = connection.client.server_info, connection.client.instructions
         finally:
             await pool.close()
         return ServerDescription(
-            tools=tuple(self._describe(tool) for tool in found if self._uses(tool.name)),
+            tools=tuple(self._used(found)),
             version=one_line(about.version)[:40] if about is not None else "",
             instructions=sanitize(instructions or "")[:1000],
         )
 
-    def _uses(self, name: str) -> bool:
-        return not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)
-
-    def _describe(self, tool: McpTool) -> Tool:
-        return Tool(
-            name=tool.name,
-            server=self.name,
-            title=tool.title,
-            description=tool.description,
-            input_schema=tool.schema,
-            output_schema=tool.output_schema,
-            read_only=tool.read_only,
-            idempotent=tool.idempotent,
-            destructive=tool.destructive,
-            original=tool.name,
-        )
+    def _used(self, found: Sequence[Tool]) -> list[Tool]:
+        """The tools that are wanted. Their connection may be that of a server with another name here."""
+        return [
+            replace(tool, server=self.name)
+            for tool in found
+            if not self._only or any(fnmatchcase(tool.name, pattern) for pattern in self._only)
+        ]
 
     def may_repeat(self, tool: Tool) -> bool:
         """True if a call may be made again when nobody knows whether it was made."""
@@ -253,11 +242,10 @@ class McpTools:
             return tool.read_only or tool.idempotent
         return self._repeatable if isinstance(self._repeatable, bool) else tool.original in self._repeatable
 
-    async def _connect(self) -> McpConnection:
+    async def _connect(self, pool: McpPool | None = None) -> McpConnection:
         """Raises `A2AError`."""
-        return await _pool().connect(
-            self._key, self.name, self._settings, guard=self._guard, elicits=self._elicit
-        )
+        options: dict[str, Any] = {"guard": self._guard, "elicits": self._elicit}
+        return await (pool or _pool()).connect(self._key, self.name, self._settings, **options)
 
     # -- one call ----------------------------------------------------------------------------------------------
 

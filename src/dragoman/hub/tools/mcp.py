@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
+from dragoman.engine.tools import Tool as ServerTool
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.quote import flatten
 from dragoman.hub.tools import Allows, Command, Session, Tool, allow_all
 from dragoman.hub.tools.registry_file import check_url, read_entries
-from dragoman.mcp.connection import McpConnection, McpPool, McpServer, McpTool
+from dragoman.mcp.connection import McpConnection, McpPool, McpServer
 
 BROWSER = "playwright"
 NAVIGATE, SNAPSHOT = "browser_navigate", "browser_snapshot"
@@ -110,13 +111,14 @@ class McpServers:
         """The servers that a tenant sees."""
         return tuple([name for name in self._servers if await self.allows(tenant, name)])
 
-    async def tools(self, tenant: str, name: str) -> list[McpTool]:
+    async def tools(self, tenant: str, name: str) -> list[ServerTool]:
         """Raises `A2AError`."""
         return await (await self._connection(tenant, name)).tools()
 
     async def repeatable(self, tenant: str, name: str, tool: str) -> bool:
         """True if an interrupted call may be repeated. Raises `A2AError`."""
-        return any(each.repeatable for each in await self.tools(tenant, name) if each.name == tool)
+        tools = await self.tools(tenant, name)
+        return any(each.read_only or each.idempotent for each in tools if each.name == tool)
 
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         """Whether the call succeeded, and its text. Raises `A2AError` if the server cannot be reached."""
@@ -192,7 +194,7 @@ class McpCommand(Tool):
                 lines.append(f"{name}: ({flatten(error.message)})")
                 continue
             for tool in found:
-                members = flatten(", ".join(tool.schema.get("properties", {})))
+                members = flatten(", ".join(tool.input_schema.get("properties", {})))
                 about = flatten(tool.description, DESCRIPTION_CHARACTERS)
                 lines.append(f"{name} {flatten(tool.name)} {{{members}}} — {about}")
         return "\n".join(lines) or "(no tools)"
