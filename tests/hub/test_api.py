@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.hub.models import ModelError
+from dragoman.hub.models import ModelError, Stop
 from tests.hub.house import SCOUT, events, house, kinds, message
 from tests.hub.scripted import Scripted, by_agent
 
@@ -141,7 +141,7 @@ async def test_agents_are_made_replaced_and_deleted() -> None:
     async with house() as hub:
         acme = await hub.tenant("acme")
         made = await acme("POST", "/v1/agents", {"agent_def": SCOUT})
-        assert made.status == 201 and made.json["version"] == 1 and made.json["max_tokens"] == 1024
+        assert made.status == 201 and made.json["version"] == 1 and made.json["max_tokens"] == 4096
         twice = await acme("POST", "/v1/agents", SCOUT)
         assert twice.status == 409 and twice.json["existing"]["id"] == "scout"
         changed = await acme("PATCH", "/v1/agents/scout", {"goal": "find more"})
@@ -424,3 +424,10 @@ async def test_a_request_says_whether_its_answer_is_read_aloud() -> None:
         assert await aloud("/v1/agents/scout/chat", channel="text") == [False]
         assert await aloud("/v1/agents/desk/chat", "@scout look", channel="text") == [False]
         assert await aloud("/v1/agents/desk/chat", "@scout look", channel="voice") == [True]
+
+
+async def test_an_answer_that_the_limit_of_tokens_cuts_says_so() -> None:
+    async with house([("half an ans", Stop("max_tokens")), "whole"]) as hub:
+        acme = await hub.tenant("acme")
+        assert (await acme.ask("hi"))[-1][1]["truncated"] is True
+        assert "truncated" not in (await acme.ask("hi"))[-1][1]

@@ -15,7 +15,7 @@ from dragoman.hub.agents.constitution import BUNDLES, INDEX, KNOWN, Constitution
 
 def test_a_document_with_only_an_id_takes_the_defaults() -> None:
     assert read({"id": "scout", "colour": "red"}) == Constitution(id="scout")
-    assert read({"id": "scout"}).max_tokens == 1024
+    assert read({"id": "scout"}).max_tokens == 4096
     assert read({}, id="scout").id == "scout"
 
 

@@ -158,3 +158,23 @@ async def test_an_agent_that_comes_along_cannot_take_the_name_of_one_that_is_cod
         for path in ("/v1/orchestrate", "/v1/conversations"):
             answer = await acme("POST", path, body)
             assert answer.status == 400 and "is code" in answer.json["error"], path
+
+
+async def test_sums_of_tokens_are_deleted_after_their_days_and_requests_need_not_be() -> None:
+    async with house(["ok"]) as hub:
+        acme = await hub.tenant("acme")
+        await acme.ask("hi")
+        assert (await acme("GET", "/v1/usage")).json["count"] == 1
+
+        async def rows() -> list[int]:
+            tables = ("usage", "spending", "budget_alerts", "requests")
+            return [len(await hub.hub.database.all(f"select 1 from {table}", ())) for table in tables]
+
+        await hub.hub.spending.add(acme.tenant.id, 10**9, 0.0)  # raises both alerts
+        before = await rows()
+        assert before == [1, 1, 2, 1]
+        day = 86_400
+        young = Retention(hub.hub, hub.hub._store, 0, 400, clock=lambda: time.time() + 399 * day)
+        assert not await young.delete_batch() and await rows() == before
+        old = Retention(hub.hub, hub.hub._store, 0, 400, clock=lambda: time.time() + 402 * day)
+        assert not await old.delete_batch() and await rows() == [0, 0, 0, 1]

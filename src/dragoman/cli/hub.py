@@ -134,6 +134,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "timezone": "time zone of schedules that name none (Europe/Berlin); without it, that of this machine",
         "drain": "seconds that running tasks get to finish at shutdown",
         "retain_days": "delete finished requests after this number of days, and cancel those that wait so long; 0: never",
+        "retain_usage_days": "delete the sums of tokens and money of tenants after this number of days; 0: never",
         "log": "format of log lines: plain or json",
         "log_level": "lowest level that is logged: debug, info, warning or error",
     }

@@ -121,7 +121,7 @@ def application(
         hub.identify_user = Users(hub.tenants, settings, fetch).identify
     factory.open(hub)
     scheduler = Scheduler(hub, Schedules(database, timezone=settings.timezone))
-    retention = Retention(hub, opened, settings.retain_days * 86_400)
+    retention = Retention(hub, opened, settings.retain_days * 86_400, settings.retain_usage_days)
     limits = Limits(
         max_body=settings.max_body,
         max_connections=settings.max_connections,
@@ -139,7 +139,7 @@ def application(
         for registry in services.registries:
             registry.start()
         scheduler.periodic.start()
-        if settings.retain_days:
+        if settings.retain_days or settings.retain_usage_days:
             retention.periodic.start()
 
     async def stop() -> None:

@@ -149,6 +149,8 @@ class Settings(Policy, frozen=True, kw_only=True):
     drain: Amount = 30.0
     retain_days: Amount = 30.0
     """Delete finished tasks after so many days, and cancel those that wait for an answer for so long; 0: never."""
+    retain_usage_days: Amount = 400.0
+    """Delete sums of tokens and money after so many days; 0: never."""
     log: Literal["plain", "json"] = "plain"
     """The format of log lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

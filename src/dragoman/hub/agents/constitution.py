@@ -144,7 +144,7 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
     personality: Annotated[Long, Meta(description="How it speaks and decides.")] = ""
     goal: Annotated[Long, Meta(description="What it is to achieve; orchestrators choose it by this.")] = ""
     model: Annotated[Short, Meta(description="`provider/name`; empty: the hub's default.")] = ""
-    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="Per model call.")] = 1024
+    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="Per model call.")] = 4096
     temperature: Annotated[float, Meta(ge=0, le=2)] = 0.3
     brevity: Literal["lite", "full", "ultra"] = "full"
     mode: Annotated[
@@ -203,7 +203,7 @@ INDEX = Constitution(
     role="orchestrator",
     personality="Calm and direct. Does what is quicker done than described, and gives the rest to whoever does it best.",
     goal="understand what is wanted, bring in the agents that fit, and answer with one voice",
-    max_tokens=2048,
+    max_tokens=4096,
     mode="conversational",
     rules=(
         "Delegate only what another agent does better; answer small talk and simple questions yourself.",

@@ -236,6 +236,8 @@ class HubEventReader:
         }
         if self._asked.conversation_id:
             end["conversation_id"] = self._asked.conversation_id
+        if metadata.get("x-arbiter.stop_reason") == "max_tokens":
+            end["truncated"] = True
         if metadata.get("x-arbiter.gate_approved"):
             end["gate_approved"] = True
         return end

@@ -19,16 +19,29 @@ CHECK_SECONDS = 60.0
 
 
 class Retention:
-    """`seconds`: how long a finished request is kept."""
+    """`seconds`: how long a finished request is kept. `usage_days`: how long sums of tokens and money are. 0: for ever."""
 
-    def __init__(self, hub: Hub, store: Store, seconds: float, *, clock: Callable[[], float] = now) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        store: Store,
+        seconds: float,
+        usage_days: float = 0.0,
+        *,
+        clock: Callable[[], float] = now,
+    ) -> None:
         self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
+        self._usage_days = usage_days
         self._seen = 0
         """The last request that was checked; after the last one it starts again."""
         self.periodic = PeriodicWork("deleting old requests", self._work, retry=CHECK_SECONDS)
 
     async def delete_batch(self) -> bool:
         """Delete one batch of each. True if there may be more."""
+        if self._usage_days:
+            await self._hub.spending.delete_before(self._clock() - self._usage_days * 86_400)
+        if not self._seconds:
+            return False
         before = self._clock() - self._seconds
         await self._settle(int(before))
         tasks = await self._store.purge(timestamp(before), limit=BATCH)

@@ -208,7 +208,7 @@ class EmbeddedModel:
 
     def _request(self, prompt: Prompt) -> str:
         messages = [{"role": "system", "content": prompt.system}]
-        room = (self._context - prompt.max_tokens) * 3  # characters, about
+        room = (self._context - min(prompt.max_tokens, self._most)) * 3  # characters, about
         recent: list[dict[str, str]] = []
         for message in reversed(prompt.messages):
             room -= len(message.content)

@@ -39,6 +39,7 @@ _SPENT = "select tokens, cost from spending where tenant_id = ? and day = ?"
 _ALERT = """
 insert into budget_alerts (tenant_id, day, budget, percent, at) values (?, ?, ?, ?, ?) on conflict do nothing
 """
+_FORGET = tuple(f"delete from {table} where day < ?" for table in ("usage", "spending", "budget_alerts"))
 _NOTIFY = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
 
 
@@ -93,6 +94,11 @@ class Spending(Repository):
                 payload = {"kind": "budget.alert", **msgspec.structs.asdict(alert)}
                 await db.change(_NOTIFY, (tenant, msgspec.json.encode(payload).decode(), now))
         return raised
+
+    async def delete_before(self, at: float) -> None:
+        """Delete what is older than the day of a time: sums, and alerts that were raised."""
+        for statement in _FORGET:
+            await self._db.change(statement, (datetime.fromtimestamp(at, UTC).date().isoformat(),))
 
 
 def _today() -> str:
