@@ -12,6 +12,7 @@ from dragoman import Agent, Turn
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.push.options import PushOptions
 from dragoman.server.application import application
+from tests.push.net import Net
 
 URL = "https://webhook.example/a2a"
 AUTH = {"scheme": "Bearer", "credentials": "shh"}
@@ -55,6 +56,12 @@ class Wire:
         answer = await self.rpc("SendMessage", {"message": message}, "1.0")
         task: str = answer["result"]["task"]["id"]
         return task
+
+
+@pytest.fixture(autouse=True)
+def _no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that is far away answers after seconds, and the test would wait for it in the end."""
+    monkeypatch.setattr("dragoman.push.guard._resolve", Net().resolve)
 
 
 @pytest.fixture
