@@ -31,11 +31,11 @@ async def _all(reader: Reader, last: int) -> list[int]:
     return seen
 
 
-async def test_a_reader_that_comes_late_gets_a_long_log_in_pieces(log: Log) -> None:
+async def test_a_reader_that_comes_late_gets_a_long_log_in_pieces(store: Store, log: Log) -> None:
     lease = await _begun(log)
     for _ in range(5):
         await log.append(lease, [chunk("x") for _ in range(700)])
-    with Reader(log, LocalBus(), await log.load("t"), 0, poll=3600) as reader:
+    with Reader(Readers(store, LocalBus()), await log.load("t"), 0) as reader:
         assert await _all(reader, 3501) == list(range(1, 3502)), (
             "and it does not wait for a search between them"
         )
@@ -52,7 +52,7 @@ async def test_a_piece_of_a_log_has_as_many_bytes_as_asked_for_unless_the_log_en
         assert size_of(piece) >= asked or after == 3501
 
 
-async def test_a_reader_gets_records_written_while_it_catches_up(log: Log) -> None:
+async def test_a_reader_gets_records_written_while_it_catches_up(store: Store, log: Log) -> None:
     bus, lease = LocalBus(), await _begun(log)
     await log.append(lease, [chunk("x") for _ in range(2500)])
 
@@ -62,15 +62,15 @@ async def test_a_reader_gets_records_written_while_it_catches_up(log: Log) -> No
             await log.append(lease, records)
             bus.wake(topic(SCOPE, "t"), records)
 
-    with Reader(log, bus, await log.load("t"), 0) as reader:
+    with Reader(Readers(store, bus), await log.load("t"), 0) as reader:
         seen, _ = await asyncio.gather(_all(reader, 2501 + 1200), write())
     assert seen == list(range(1, 2501 + 1200 + 1))
 
 
-async def test_a_closed_reader_reads_what_there_is_and_then_ends(log: Log) -> None:
+async def test_a_closed_reader_reads_what_there_is_and_then_ends(store: Store, log: Log) -> None:
     lease = await _begun(log)
     await log.append(lease, [chunk("x") for _ in range(1500)])
-    with Reader(log, LocalBus(), await log.load("t"), 0) as reader:
+    with Reader(Readers(store, LocalBus()), await log.load("t"), 0) as reader:
         reader.close()
         assert await _all(reader, 1501) == list(range(1, 1502))
         with pytest.raises(Unavailable):
@@ -100,11 +100,11 @@ async def test_one_search_finds_what_all_readers_have_missed(pair: tuple[Store, 
     here, there = pair
     written, log, bus = there.scope(SCOPE), here.scope(SCOPE), LocalBus()
     leases = [(await written.create(f"t{n}", "c", mail(), node="n2")).lease for n in range(3)]
-    readers = Readers(here)
+    readers = Readers(here, bus)
     heard: dict[str, list[int]] = {}
 
     async def read(task: str) -> None:
-        with Reader(log, bus, await log.load(task), 1, others=readers) as reader:
+        with Reader(readers, await log.load(task), 1) as reader:
             heard[task] = [record.seq for record in await reader.next()]
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:

@@ -117,7 +117,7 @@ async def test_an_engine_purges_old_tasks_after_an_unexpected_error(monkeypatch:
 
 async def test_readers_are_polled_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.001)
-    readers = follow.Readers(open_store("memory:"))
+    readers = follow.Readers(open_store("memory:"), LocalBus())
     look = Stumbles(readers.look, *ERRORS)
     monkeypatch.setattr(readers, "look", look)
     polling = asyncio.create_task(readers.poll())

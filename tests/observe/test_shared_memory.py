@@ -187,11 +187,16 @@ COUNT = 'dragoman_request_seconds_count{agent="a",operation="GetTask"}'
 OPEN = 'dragoman_open_streams{agent="a"}'
 
 
+def count_request(metrics: Metrics) -> None:
+    metrics.counts.requests["a", "GetTask", "1.0", "OK"] += 1
+    metrics.counts.seconds["a", "GetTask"].add(0.002)
+
+
 def test_any_worker_answers_a_scrape_for_all_workers() -> None:
     reports = SharedReports(2)
     one, two = Metrics(reports.for_worker(0)), Metrics(reports.for_worker(1))
     for metrics in (one, two, two):
-        metrics.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
+        count_request(metrics)
         metrics.counts.streams[("a",)] += 1
     assert counted(one)[OK] == 1  # `two` has not reported yet; `one` has now
     assert counted(two) == counted(one)
@@ -202,11 +207,11 @@ def test_a_new_worker_continues_the_counters_but_not_the_gauges_of_the_one_befor
     reports = SharedReports(2)
     one, two = Metrics(reports.for_worker(0)), Metrics(reports.for_worker(1))
     for metrics in (one, two):
-        metrics.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
+        count_request(metrics)
         metrics.counts.streams[("a",)] += 1
         metrics.text()
     again = Metrics(reports.for_worker(0))
-    again.counts.count_request("a", "GetTask", "1.0", "OK", 0.002)
+    count_request(again)
     assert (counted(again)[OK], counted(again)[OPEN]) == (3, 1)
     assert counted(Metrics(reports.for_worker(0)))[OK] == 3
 

@@ -60,6 +60,7 @@ class LocalBus:
             listener(WAKE_ALL)
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
+        self._listeners.setdefault(topic, []).append(woken)
         return _Listening(self._listeners, topic, woken)
 
     @contextmanager
@@ -77,7 +78,7 @@ class _Listening(Struct):
     woken: Woken
 
     def __enter__(self) -> None:
-        self.listeners.setdefault(self.topic, []).append(self.woken)
+        pass
 
     def __exit__(self, *exc: object) -> None:
         listening = self.listeners.get(self.topic, [])

@@ -170,11 +170,8 @@ class _TaskFeed:
             viewer.wake()
 
     async def _follow(self) -> None:
-        log = self._server.store.scope(self.scope)
-        head = await log.head(self.task)
-        with Reader(
-            log, self._server.bus, head, self.seq, look=True, others=self._server.engine.readers
-        ) as reader:
+        head = await self._server.store.scope(self.scope).head(self.task)
+        with Reader(self._server.engine.readers, head, self.seq, look=True) as reader:
             while True:
                 records = await reader.next()
                 self.attempts = note_attempts(self.attempts, records)

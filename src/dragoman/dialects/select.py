@@ -78,8 +78,6 @@ def choose_for_rpc(
     also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `strict` follows 1.0 to the letter: no
     header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
     """
-    if "/" not in method and len(version) < MAX_VERSION_LENGTH and method in OPS:
-        return _named(version, method, mount, strict, None if allowed is None else tuple(allowed))
     label = version_of(version)
     perhaps = False
     if home and not mount and label in ("", "1.0"):
@@ -102,10 +100,13 @@ def choose_for_rpc(
 
 
 @lru_cache(256)
-def _named(
+def choose_for_name(
     version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None
 ) -> ChosenDialect:
-    """A call whose method has a name of 1.0."""
+    """`choose_for_rpc`, remembered, for a method with a name of 1.0 (`OPS`): its params say nothing more.
+
+    The caller chooses the version, so give it only up to `MAX_VERSION_LENGTH`.
+    """
     label = version_of(version)
     chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, allowed)
     return _allowed(chosen, allowed)

@@ -115,7 +115,7 @@ class Engine:
         self._store, self._bus, self._programs = store, bus, programs
         self._remote, self._push = peers, push
         self.runner = Runner(store, bus, programs, peers=self, **runner)
-        self.readers = Readers(store)
+        self.readers = Readers(store, bus)
         self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
         self._background: list[asyncio.Task[None]] = []
 
@@ -211,15 +211,15 @@ class Engine:
         delivered, run = await self._accept_message(program, call, request, blocking=not now)
         snapshot = delivered.snapshot
         if now:
-            if snapshot.undecided:
-                snapshot = await self._wait_for_decision(call, delivered)
+            if snapshot.hidden:
+                snapshot = await self._wait_for_decision(delivered)
             return snapshot.reply or trimmed(snapshot.task, length)
         if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
         elif delivered.stored is not None:
             await asyncio.shield(delivered.stored)
         if not _over(snapshot, delivered.seq):  # another node runs it, or another message came
-            with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
+            with Reader(self.readers, snapshot, snapshot.seq, look=True) as reader:
                 snapshot = await _until(reader, snapshot, lambda now: _over(now, delivered.seq))
         return snapshot.reply or trimmed(snapshot.task, length)
 
@@ -228,20 +228,20 @@ class Engine:
         length = request.configuration.history_length
         delivered, _ = await self._accept_message(program, call, request)
         snapshot = delivered.snapshot
-        if undecided := snapshot.undecided:
-            snapshot = await self._wait_for_decision(call, delivered)
-        if snapshot.reply is not None:
-            yield (StreamResponse(snapshot.reply, snapshot.seq),)
-            return
+        if hidden := snapshot.hidden:
+            snapshot = await self._wait_for_decision(delivered)
+            if snapshot.reply is not None:
+                yield (StreamResponse(snapshot.reply, snapshot.seq),)
+                return
         resumed = delivered.duplicate and call.after is not None
         repeated = delivered.duplicate and not resumed
-        if undecided or repeated:  # a task after all, or a repeated send: the stream begins at the message
+        if hidden or repeated:  # a task after all, or a repeated send: the stream begins at the message
             snapshot = await self._as_of(call, snapshot, delivered.seq)
-        look = undecided or delivered.duplicate or delivered.seq > 1
+        look = hidden or delivered.duplicate or delivered.seq > 1
         after = call.after if resumed and call.after is not None else snapshot.seq
-        with self._reader(call, snapshot, after, look=look) as reader:
+        with Reader(self.readers, snapshot, after, look=look) as reader:
             if not resumed:
-                ended = snapshot.over
+                ended = snapshot.status.state.over
                 yield (StreamResponse(trimmed(snapshot.task, length), after),)
                 if ended:
                     return
@@ -251,11 +251,11 @@ class Engine:
                 if batch:
                     yield batch
 
-    async def _wait_for_decision(self, call: Call, delivered: Delivered) -> Snapshot:
-        """Wait until it is known whether the answer is a Message or a task."""
+    async def _wait_for_decision(self, delivered: Delivered) -> Snapshot:
+        """Wait until it is known whether the answer is a Message, or peers see a task."""
         snapshot = delivered.snapshot
-        with self._reader(call, snapshot, snapshot.seq, look=delivered.duplicate) as reader:
-            return await _until(reader, snapshot, lambda now: not now.undecided)
+        with Reader(self.readers, snapshot, snapshot.seq, look=delivered.duplicate) as reader:
+            return await _until(reader, snapshot, lambda now: not now.hidden or now.reply is not None)
 
     async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
         """A task as it was at `seq`."""
@@ -441,7 +441,7 @@ class Engine:
             head = replace(head, seq=after)
         if ended and not first:
             return
-        with self._reader(call, head, after) as reader:
+        with Reader(self.readers, head, after) as reader:
             if first:
                 yield first
                 first = ()  # it may be large, and the stream may be long
@@ -464,20 +464,12 @@ class Engine:
         after = call.after if known and call.after is not None else 0
         if head.terminal and (not known or after == head.seq):
             return
-        with self._reader(call, head, after) as reader:
+        with Reader(self.readers, head, after) as reader:
             ended = False
             while not ended:
                 records = await reader.next()
                 ended = any(record.terminal for record in records)
                 yield head, records
-
-    def _reader(self, call: Call, snapshot: Snapshot | Head, after: int, *, look: bool = False) -> Reader:
-        """`look`: there may be more in the log than `snapshot` shows."""
-        log = self._store.scope(call.scope)
-        reader = Reader(log, self._bus, snapshot, after, look=look, others=self.readers)
-        if self.runner.stopped:
-            reader.close()
-        return reader
 
     def _push_for(self, program: Program) -> Push:
         """The sender of notifications for this agent. Raises `PushNotSupported`."""
@@ -572,7 +564,7 @@ class Engine:
             self._bus.wake(MAIL_TOPIC)
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
-            with self._reader(call, snapshot, snapshot.seq, look=True) as reader:
+            with Reader(self.readers, snapshot, snapshot.seq, look=True) as reader:
                 snapshot = await _until(reader, snapshot, lambda now: now.terminal)
         return snapshot.task
 

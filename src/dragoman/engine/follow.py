@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Self
 
-from dragoman.engine.protocols import Bus, Head, Log, Store
+from dragoman.engine.protocols import Bus, Head, Store
 from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, topic
 from dragoman.errors import Unavailable, keep_going
 from dragoman.model.ops import Scope
@@ -28,56 +27,45 @@ MAX_WAITING_BYTES = 256 << 10
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """A cursor in a task's log. It listens from `with` on, so that what happens before the first `next` is not missed.
+    """A cursor in a task's log. It listens from now until the end of its `with`, so that what happens before the first `next`
+    is not missed.
 
-    With `look`, there may be more in the log than `snapshot` shows. `others` are all readers of this process, which search
-    together for records that the bus did not report; a reader without others searches by itself.
+    With `look`, there may be more in the log than `snapshot` shows.
     """
 
-    __slots__ = ("_after", "_bus", "_bytes", "_closed", "_listening", "_log", "_others", "_poll", "_records", "_scope",
-                 "_stale", "_topic", "_task", "_waiter")  # fmt: skip
+    __slots__ = ("_after", "_bytes", "_closed", "_listening", "_log", "_readers", "_records", "_scope", "_stale", "_task",
+                 "_waiter")  # fmt: skip
 
     def __init__(
-        self,
-        log: Log,
-        bus: Bus,
-        snapshot: Snapshot | Head,
-        after: int,
-        *,
-        look: bool = False,
-        poll: float = POLL_SECONDS,
-        others: Readers | None = None,
+        self, readers: Readers, snapshot: Snapshot | Head, after: int, *, look: bool = False
     ) -> None:
-        self._log, self._bus, self._after, self._poll = log, bus, after, poll
-        self._others = others
-        self._scope = snapshot.scope
-        self._task, self._topic = snapshot.task_id, topic(snapshot.scope, snapshot.task_id)
+        self._readers, self._after = readers, after
+        self._scope, self._task = snapshot.scope, snapshot.task_id
+        self._log = readers.store.scope(snapshot.scope)
         self._records: list[Record] = []
         self._bytes = 0
         """Of `_records`."""
-        self._stale = look or snapshot.seq != after
+        self._closed = readers.closed
+        self._stale = look or readers.closed or snapshot.seq != after
         """There may be records that the bus did not bring: read the log."""
-        self._closed = False
         self._waiter: asyncio.Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        self._listening = self._bus.listen(self._topic, self._on_wake)
-        self._listening.__enter__()
-        if self._others is not None:
-            self._others.add(self)
-        return self
+        self._listening = readers.bus.listen(topic(self._scope, self._task), self.wake)
+        readers.add(self)
 
     def __exit__(self, *exc: object) -> None:
-        if self._others is not None:
-            self._others.discard(self)
+        self._readers.discard(self)
         self._listening.__exit__(None, None, None)
         del self._listening  # it holds us: without it we go at once, not when the collector comes
 
     async def next(self) -> Sequence[Record]:
         """The next records: all that were ready. Raises `Unavailable` once the reader was closed."""
         while True:
-            if not self._stale and not self._records:
-                await self._wait()
+            if not self._stale and not self._records and not self._closed:
+                self._waiter = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
             if not self._stale:
                 batch, self._records, self._bytes = self._records, [], 0
                 if batch and batch[0].seq <= self._after:
@@ -99,12 +87,8 @@ class Reader(AbstractContextManager["Reader"]):
             if self._closed:
                 raise Unavailable("shutting down", retry_after=1)
 
-    def close(self) -> None:
-        """Read what there is, and wait for nothing more."""
-        self._closed = self._stale = True
-        self._wake()
-
-    def _on_wake(self, records: Sequence[Record]) -> None:
+    def wake(self, records: Sequence[Record] = ()) -> None:
+        """Take new records. Without any: read the log, there may be some that the bus did not bring."""
         if not self._stale:
             waiting = self._records
             if (
@@ -118,11 +102,13 @@ class Reader(AbstractContextManager["Reader"]):
                 waiting.extend(records)
                 for record in records:
                     self._bytes += len(record.raw)
-        self._wake()
-
-    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Read what there is, and wait for nothing more."""
+        self._closed = True
+        self.wake()
 
     @property
     def cursor(self) -> tuple[Scope, str, int] | None:
@@ -131,34 +117,18 @@ class Reader(AbstractContextManager["Reader"]):
             (self._scope, self._task, self._after) if self._waiter is not None and not self._stale else None
         )
 
-    def look(self) -> None:
-        """Read the log: there may be records that the bus did not bring."""
-        self._stale = True
-        self._wake()
-
-    async def _wait(self) -> None:
-        if self._closed:
-            return
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        alarm = loop.call_later(self._poll, self.look) if self._others is None else None
-        try:
-            await self._waiter
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-            self._waiter = None
-
 
 class Readers(set[Reader]):
     """All readers of this process, and one search for all of them: a bus may lose a wake-up."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, bus: Bus) -> None:
         super().__init__()
-        self._store = store
+        self.store, self.bus = store, bus
+        self.closed = False
 
     def close(self) -> None:
-        """Have all readers read to the end of their logs, and wait for nothing more."""
+        """Have all readers, and those to come, read to the end of their logs, and wait for nothing more."""
+        self.closed = True
         for reader in tuple(self):
             reader.close()
 
@@ -173,14 +143,5 @@ class Readers(set[Reader]):
         """Find the readers that missed something, with one search for all of them."""
         waiting = [(reader, cursor) for reader in self if (cursor := reader.cursor) is not None]
         if waiting:
-            for place in await self._store.behind([cursor for _, cursor in waiting]):
-                waiting[place][0].look()
-
-
-async def follow(
-    log: Log, bus: Bus, snapshot: Snapshot, after: int, *, others: Readers | None = None
-) -> AsyncIterator[Sequence[Record]]:
-    """Yield the records after `after`, in batches: all that was ready. It never ends by itself."""
-    with Reader(log, bus, snapshot, after, others=others) as reader:
-        while True:
-            yield await reader.next()
+            for place in await self.store.behind([cursor for _, cursor in waiting]):
+                waiting[place][0].wake()

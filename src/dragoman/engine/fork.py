@@ -1,7 +1,7 @@
 """Copy a task up to a record, so that it runs again from there: with the same message and the recorded steps.
 
 The copy is a task of its own, in the same scope. A node of its own holds its lease while it is written, in pieces. The first
-record says how many records there are to be: a copy whose writer died is never run (`Snapshot.incomplete`).
+record says how many records there are to be: a copy whose writer died is never run (`Run._turns`).
 """
 
 from __future__ import annotations

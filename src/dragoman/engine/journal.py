@@ -58,8 +58,8 @@ class Journal:
         """Not on disk yet."""
         self._bytes = 0
         """Of those."""
-        self.on_event: Callable[[Event], Event] | None = None
-        """What extensions of the agent make of an event."""
+        self.on_event: Callable[[Event], Any] | None = None
+        """What extensions of the agent make of an event that peers see."""
         self.on_question: Callable[[], object] | None = None
         """Called when a question is on disk and its turn goes on."""
         self.full = False
@@ -70,7 +70,8 @@ class Journal:
         """Why nothing more can be written, if it is not that."""
         self._bus, self._interrupt = bus, interrupt
         self._flusher: asyncio.Task[None] | None = None
-        self._scheduled = False
+        self._scheduled: asyncio.Handle | None = None
+        """Starts the next flush."""
         self._committed: asyncio.Future[None] | None = None
         self._loop = loop
         self._pause, self._wrote = pause, 0.0
@@ -94,8 +95,7 @@ class Journal:
         """A record that peers see, as the extensions of the agent make it."""
         if self.on_event is None or record.kind not in PUBLIC:
             return record
-        event: Any = self.on_event(record.event)
-        return Record(record.kind, event)
+        return Record(record.kind, self.on_event(record.event))
 
     def put(self, record: Record) -> None:
         """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
@@ -108,13 +108,12 @@ class Journal:
         self.waiting.append(record)
         if len(self.waiting) >= MAX_WAITING_RECORDS or self._bytes >= MAX_WAITING_BYTES:
             self.full = True
-        if self._flusher is None and not self._scheduled:
-            self._scheduled = True
+        if self._flusher is None and self._scheduled is None:
             early = self._wrote + self._pause - self._loop.time() if self._pause else 0.0
             if early > 0:
-                self._loop.call_later(early, self._start_flush)
+                self._scheduled = self._loop.call_later(early, self._start_flush)
             else:
-                self._loop.call_soon(self._start_flush)
+                self._scheduled = self._loop.call_soon(self._start_flush)
 
     async def commit(self) -> None:
         """Wait until all that was written is on disk."""
@@ -140,6 +139,9 @@ class Journal:
             self._start_flush()
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
         rest, self.waiting, self._bytes, self.full = self.waiting, [], 0, False
         return rest
 
@@ -185,7 +187,7 @@ class Journal:
                 self._seq, self._unfolded, self._unfolded_bytes = self.loaded.seq, [], 0
 
     def _start_flush(self) -> None:
-        self._scheduled = False
+        self._scheduled = None
         if self.waiting and self._flusher is None and not self.dead:
             self._flusher = self._loop.create_task(self._flush())
 

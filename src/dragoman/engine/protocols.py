@@ -359,7 +359,7 @@ class Bus(Protocol):
         ...
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
-        """Call `woken` at each wake-up of `topic`, until the context ends."""
+        """Call `woken` at each wake-up of `topic`, from now on until the context ends."""
         ...
 
     def listen_all(self, woken: Callable[[str], None]) -> AbstractContextManager[None]:

@@ -106,9 +106,9 @@ class Recorded:
     """The record of one turn. `Turn` is what agent code sees of it."""
 
     __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
-                 "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_writers", "artifacts", "begins_at", "cancelled", "children",
+                 "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "artifacts", "begins_at", "cancelled", "children",
                  "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "task_id", "used", "used_by_called", "used_now", "version", "visible")  # fmt: skip
+                 "steps", "task_id", "used", "used_by_called", "used_now", "version", "visible", "writers")  # fmt: skip
 
     def __init__(
         self,
@@ -146,7 +146,8 @@ class Recorded:
         """Calls on record that this run has not made yet."""
         self._unasked: Question | None = None
         """The question that was asked last before this run, until this run asks it, too."""
-        self._writers: dict[str, ArtifactWriter] = {}
+        self.writers: dict[str, ArtifactWriter] = {}
+        """By key. Each holds us."""
         self._steps_running: dict[str, float] = {}
         self._message_count = 0
         self._used_keys: dict[str, int] = {}
@@ -320,7 +321,7 @@ class Recorded:
         if not self.visible:
             self.show()
         key = id or name or "result"
-        if (writer := self._writers.get(key)) is None:
+        if (writer := self.writers.get(key)) is None:
             head = Artifact(
                 artifact_id=id or (key if self.n == 1 else f"{key}-{self.n}"),
                 parts=(),
@@ -339,12 +340,12 @@ class Recorded:
             ):
                 head = known.head.extended_by(head)
                 before = tuple(known.parts[: recorded.before] if recorded else known.parts)
-            writer = self._writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
+            writer = self.writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
         return writer
 
     def writer(self, name: str) -> ArtifactWriter:
         """The artifact `name` of this turn."""
-        return self._writers.get(name) or self.artifact(name, "", "", "", None, (), append=False)
+        return self.writers.get(name) or self.artifact(name, "", "", "", None, (), append=False)
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -586,13 +587,10 @@ class Recorded:
         self.journal.put(Record("differs", Differs(what=what, recorded=recorded, now=now)))
         logger.warning(_DIFFERS[what], self.task_id, recorded, now or "nothing")
 
-    def take_rest(self) -> Awaitable[list[Record]]:
-        """Stop writing and return what is not on disk yet, for the settling transaction."""
-        if self.resumed or self.rewound:
-            for writer in self._writers.values():
-                writer.finish()
-        self._writers.clear()  # each holds us: see `Run.work`
-        return self.journal.take_rest()
+    def finish_writers(self) -> None:
+        """The function has returned: artifacts of which it wrote less than is on record are replaced."""
+        for writer in self.writers.values():
+            writer.finish()
 
 
 _DIFFERS = {
@@ -763,7 +761,9 @@ class ArtifactWriter:
         )
         if self.amend is not None:
             update = self.amend(update)
-        self._last = record.journal.change(Record("artifact", update))
+        if record.journal.on_event is not None:
+            update = record.journal.on_event(update)
+        self._last = Record("artifact", update)
         self._begun, self._closed, self._rewound = True, last, False
         record.journal.put(self._last)
 

@@ -362,11 +362,6 @@ class Snapshot:
         self._task: tuple[int, Task] | None = None
 
     @property
-    def undecided(self) -> bool:
-        """It may still become a bare Message, or a task."""
-        return self.hidden and self.reply is None
-
-    @property
     def origin(self) -> str:
         return self.mails[0][1].origin if self.mails else ""
 
@@ -381,11 +376,6 @@ class Snapshot:
     @property
     def terminal(self) -> bool:
         return self.reply is not None or self.status.state.terminal
-
-    @property
-    def incomplete(self) -> bool:
-        """It is a copy of another task's log, and not all of it was copied."""
-        return bool(self.mails) and self.mails[0][1].copied > self.seq
 
     @property
     def attempt(self) -> int:
@@ -572,12 +562,12 @@ class SnapshotCache(OrderedDict[int, Snapshot]):
         self.move_to_end(key)
         return snapshot.share()
 
-    def keep(self, key: int, snapshot: Snapshot) -> None:
-        """Keep `snapshot` as the newest, and drop the oldest to make room."""
+    def keep(self, key: int, snapshot: Snapshot) -> Snapshot:
+        """Keep `snapshot` as the newest, drop the oldest to make room, and return it."""
         size = snapshot.memory
         if size > self._largest:
             self.drop(key)
-            return
+            return snapshot
         self[key] = snapshot
         self.move_to_end(key)
         self.bytes += size - self._sizes.get(key, 0)
@@ -585,16 +575,20 @@ class SnapshotCache(OrderedDict[int, Snapshot]):
         while self.bytes > self._max or len(self) > self._count:
             oldest, _ = self.popitem(last=False)
             self.bytes -= self._sizes.pop(oldest)
+        return snapshot
 
     def drop(self, key: int) -> None:
         if self.pop(key, None) is not None:
             self.bytes -= self._sizes.pop(key)
 
-    def move(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between."""
+    def move(self, key: int, records: Sequence[Record], *, share: bool = False) -> Snapshot | None:
+        """Add what was just committed to the kept snapshot. None if there is none, or if records are missing in between.
+
+        `share`: it is to be returned to somebody.
+        """
         snapshot = self.get(key)
         if snapshot is None or not records:
-            return snapshot
+            return snapshot.share() if snapshot is not None and share else snapshot
         if snapshot.seq < records[0].seq - 1:  # another process wrote in between
             self.drop(key)
             return None
@@ -604,7 +598,7 @@ class SnapshotCache(OrderedDict[int, Snapshot]):
         self._sizes[key] = size
         if size > self._largest or self.bytes > self._max:
             self.keep(key, snapshot)
-        return snapshot
+        return snapshot.share() if share else snapshot
 
 
 @lru_cache(4096)

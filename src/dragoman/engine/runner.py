@@ -301,10 +301,10 @@ class Runner:
         if node:
             self._arriving -= 1
         if delivered is not None and delivered.lease is not None:
-            return self._begin(delivered.lease, delivered.snapshot, delivered.stored)
+            return Run(self, delivered.lease, delivered.snapshot, delivered.stored)
         if delivered is not None and delivered.unclaimed:
             self.load.wait(1)
-        self._leave()
+        self.leave()
         return None
 
     async def start(self) -> None:
@@ -344,26 +344,17 @@ class Runner:
             await self.store.leave(self.node)
             self.bus.wake(MAIL_TOPIC)  # for other nodes: what we gave back is theirs
 
-    def begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
-        """Run a task whose lease we hold, or will hold once it is `stored`, whether there is room or not."""
+    def begin(self, lease: Lease, snapshot: Snapshot) -> None:
+        """Run a task whose lease we hold, whether there is room or not."""
         self.load.enter()
-        return self._begin(lease, snapshot, stored)
+        Run(self, lease, snapshot)
 
-    def _begin(self, lease: Lease, snapshot: Snapshot, stored: Awaitable[object] | None = None) -> Run:
-        """`begin`, in a place that was taken."""
-        run = Run(self, lease, snapshot, stored)
-        self._runs.add(run)
-        run.job = self.loop.create_task(run.work())
-        return run
-
-    def drop(self, run: Run) -> None:
-        """A run has ended, or was given up."""
-        if run in self._runs:
+    def leave(self, run: Run | None = None) -> None:
+        """Give a place back, of `run` if it had one, and claim what waits if there is room again."""
+        if run is not None:
+            if run not in self._runs:
+                return  # it was given up before it ended
             self._runs.remove(run)
-            self._leave()
-
-    def _leave(self) -> None:
-        """Give a place back, and claim what waits if there is room again."""
         self.load.leave()
         if self._left_waiting and self._room > 0:
             self._wake_up.set()
@@ -400,7 +391,7 @@ class Runner:
             while self._claimed:
                 lease, begun = self._claimed[0], False
                 try:
-                    self._begin(lease, await self.store.scope(lease.scope).load(lease.task))
+                    Run(self, lease, await self.store.scope(lease.scope).load(lease.task))
                     begun = True
                 except Unavailable:
                     raise
@@ -523,7 +514,7 @@ class Runner:
         logger.warning("task %s: the agent did not stop; canceled without it", run.lease.task)
         run.record.journal.dead = True
         run.why = "stuck"
-        self.drop(run)
+        self.leave(run)
         orphan = asyncio.create_task(self._cancel_stuck(run))
         self._orphans.add(orphan)
         orphan.add_done_callback(self._orphans.discard)
@@ -537,7 +528,10 @@ class Runner:
 
 
 class Run:
-    """One task while this node runs it, and the lease to do so."""
+    """One task while this node runs it, and the lease to do so, which we hold or will hold once it is `stored`.
+
+    It begins at once, in a place that was taken (`Runner.reserve`, `Load.enter`).
+    """
 
     __slots__ = ("_listening", "_runner", "_stored", "_topic", "alarm", "canceled", "inside", "job", "lease", "log", "lost", "record", "settled",
                  "snapshot", "why")  # fmt: skip
@@ -550,8 +544,6 @@ class Run:
         self.log = runner.store.scope(lease.scope)
         self._topic = topic(lease.scope, lease.task)
         self._listening = runner.bus.listen(self._topic, self._on_wake)
-        self._listening.__enter__()  # a cancel may come before `work` begins
-        self.job: asyncio.Task[None]
         self.record: Recorded | None = None
         self.alarm: asyncio.TimerHandle | None = None
         """Fires when the grace period of a cancelled function is over."""
@@ -566,6 +558,8 @@ class Run:
         self.why = ""
         """Why it was interrupted: `cancel`, `stop`, `lost`, `broken` (nothing more can be written), or `stuck` (it was to be
         canceled, did not stop, and is canceled without its function)."""
+        self.job: asyncio.Task[None] = runner.loop.create_task(self.work())
+        runner._runs.add(self)
 
     def interrupt(self, why: str) -> None:
         if self.inside and not self.why:
@@ -612,7 +606,7 @@ class Run:
             self.resolve(None)
             if self.alarm is not None:
                 self.alarm.cancel()
-            self._runner.drop(self)
+            self._runner.leave(self)
 
     async def _give_back(self, *, failed: bool) -> None:
         try:
@@ -639,7 +633,7 @@ class Run:
                     await cancel_children(runner.peers, snapshot)
                 await self.end([], TaskState.CANCELED)
                 return True
-            if snapshot.incomplete:
+            if snapshot.mails[0][1].copied > snapshot.seq:  # a part of another task's log (`fork.py`)
                 await self.end([], TaskState.FAILED, INCOMPLETE)
                 return True
             waits_for: list[Child] = []
@@ -677,7 +671,10 @@ class Run:
             for child in waits_for:  # as long as they work, it is not this task that makes no progress
                 journal.put(Record("child", child))
             final = await self._run_function(program, record)
-            records = await record.take_rest()
+            if record.resumed or record.rewound:
+                record.finish_writers()
+            record.writers.clear()  # each holds the record: see `work`
+            records = await journal.take_rest()
             self.snapshot = journal.loaded
             if journal.dead:
                 raise journal.broken or LeaseLost(lease.task)
@@ -734,7 +731,8 @@ class Run:
         finally:
             self.inside = False
         try:
-            final = record.journal.change(final)
+            if record.journal.on_event is not None:
+                final = record.journal.change(final)
             final.encode()
         except Exception:
             logger.exception("task %s: its last record has no JSON form", record.task_id)

@@ -349,9 +349,8 @@ class Hub:
     ) -> AsyncIterator[list[HubEvent]]:
         """The events of a request after `since`, up to `done`."""
         snapshot = await self.snapshot(tenant, asked)
-        log = self._store.scope(self._scope(tenant, asked))
         reading = HubEventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
-        batches = events.events(log, self._bus, snapshot, reading, since, others=self.engine.readers)
+        batches = events.events(self.engine.readers, snapshot, reading, since)
         if snapshot.mails[-1][1].generation != tenant.generation:
             # what began with a token that is revoked ends by itself, and its caller sees how
             batches = self.admission.while_valid(tenant.principal, batches)

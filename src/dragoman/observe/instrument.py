@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from contextvars import Token
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
+from functools import partial
 from logging import INFO
 from typing import Any, Protocol
 
@@ -97,13 +97,6 @@ class Counts(Struct):
     streams: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     running: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
 
-    def count_request(
-        self, agent: str, operation: str, dialect: str, outcome: str, seconds: float | None
-    ) -> None:
-        self.requests[agent, operation, dialect, outcome] += 1
-        if seconds is not None:
-            self.seconds[agent, operation].add(seconds)
-
     def count_usage(self, agent: str, used: TokenUsage) -> None:
         for kind, count in used.tokens:
             self.tokens[agent, used.model, kind] += count
@@ -118,19 +111,6 @@ class Counts(Struct):
                 for key, value in getattr(each, name).items():
                     sums[key] = sums[key] + value
         return out
-
-
-def _epoch(stamp: str) -> float:
-    """Parse one of our own timestamps. Returns 0 for anything else."""
-    try:
-        return _second(stamp[:19]) + int(stamp[20:23]) / 1000
-    except ValueError:
-        return 0.0
-
-
-@lru_cache(64)
-def _second(moment: str) -> float:
-    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
 
 
 class Tracer(Protocol):
@@ -154,6 +134,7 @@ class Instrumentation:
 
     def __init__(self, *, counts: Counts | None, audit: Audit | None, tracer: Tracer | None = None) -> None:
         self.counts, self.audit, self.tracer = counts, audit, tracer
+        self.turn = partial(_InstrumentedTurn, self)
         self._refusals = RefusalAudit(audit) if audit is not None else None
 
     def close(self) -> None:
@@ -161,9 +142,6 @@ class Instrumentation:
             self._refusals.close()
 
     # -- the runner (`Observer`) -------------------------------------------------------------------------------
-
-    def turn(self, turn: Turn) -> _InstrumentedTurn:
-        return _InstrumentedTurn(self, turn)
 
     def settled(self, snapshot: Snapshot) -> None:
         if snapshot.hidden:
@@ -173,8 +151,9 @@ class Instrumentation:
         if (counts := self.counts) is not None:
             status, mails, agent = snapshot.status, snapshot.mails, snapshot.scope.agent
             counts.settled[agent, status.state.word] += 1
-            if status.state.terminal and mails and (since := _epoch(mails[0][1].at)):
-                counts.task_seconds[agent, status.state.word].add(max(0.0, time.time() - since))
+            if status.state.terminal and mails and (at := mails[0][1].at):
+                seconds = time.time() - datetime.fromisoformat(at).timestamp()
+                counts.task_seconds[agent, status.state.word].add(max(0.0, seconds))
 
     def count_usage(self, turn: Turn, used: TokenUsage) -> None:
         if self.counts is not None:
@@ -428,8 +407,9 @@ class InstrumentedService:
                 named = task or _task_named_by(request)
                 log_request(call, operation, state or outcome, seconds, named, _trace_id(call.trace))
             if self._instruments.counts is not None:
-                counts = self._instruments.counts
-                counts.count_request(call.scope.agent, operation, call.dialect, outcome, seconds)
+                counts, agent = self._instruments.counts, call.scope.agent
+                counts.requests[agent, operation, call.dialect, outcome] += 1
+                counts.seconds[agent, operation].add(seconds)
             if isinstance(request, AUDITED):
                 context.audit(task, outcome)
             LOG_FIELDS.reset(before)
@@ -472,7 +452,7 @@ class InstrumentedService:
                     log_request(call, operation, ended, seconds, named, _trace_id(call.trace))
                 if counts is not None:
                     counts.streams[(agent,)] -= 1
-                    counts.count_request(agent, operation, call.dialect, outcome, None)
+                    counts.requests[agent, operation, call.dialect, outcome] += 1
                 if not audited:
                     named = _task_named_by(request)
                     self._instruments.audit_request(call, operation, request, named, outcome)

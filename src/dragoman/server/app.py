@@ -216,7 +216,15 @@ class App:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        exchange = Exchange(scope, receive, send, _below(scope), self._shared)
+        path: str = scope["path"]
+        if (
+            scope.get("root_path")
+            or "%" in path
+            or b"%" in (scope.get("raw_path") or b"")
+            or path[:2] == "//"
+        ):
+            path = _below(scope)  # most paths are what they seem
+        exchange = Exchange(scope, receive, send, path, self._shared)
         try:
             if not self.started and not self.stopped:
                 await self.start()

@@ -51,6 +51,10 @@ class Direct(Protocol):
 
     half_closed: bool
     """The client sends nothing more. Only writing shows whether it still reads."""
+    gone: bool
+    """The client has disconnected."""
+    on_gone: Callable[[], object] | None
+    """Called when the client disconnects."""
 
     def body(self) -> bytes | None:
         """The complete body, once; None if it has not arrived."""
@@ -70,10 +74,6 @@ class Direct(Protocol):
 
     def mark_slow(self) -> None:
         """The response takes long: a client that closes its side from now on has given up."""
-        ...
-
-    def when_gone(self, callback: Callable[[], object] | None) -> None:
-        """Call `callback` when the client disconnects, soon if it has. None: call nothing any more."""
         ...
 
 
@@ -416,7 +416,9 @@ class Streams:
         self._idle.clear()
         direct, watcher = exchange.direct, None
         if direct is not None:
-            direct.when_gone(stream.leave)
+            direct.on_gone = stream.leave
+            if direct.gone:
+                stream.leave()
         else:
             watcher = asyncio.create_task(stream.watch())
         try:
@@ -444,12 +446,18 @@ class Streams:
                 self._idle.set()
             stream.timeout.remove(stream)
             if direct is not None:
-                direct.when_gone(None)
+                direct.on_gone = None
             if watcher is not None:
                 watcher.cancel()
             if (aclose := getattr(batches, "aclose", None)) is not None:
                 await aclose()
-        await stream.finish()
+        if stream.gone:
+            return
+        if stream.ended and not exchange.responding:
+            raise Unavailable("shutting down", retry_after=1)
+        with suppress(Disconnected, OSError):
+            await stream.write(b"")
+            await exchange.write(b"", more=False)
 
     async def drain(self) -> None:
         """End every stream between two events, and begin no more. Clients continue with `Last-Event-ID`."""
@@ -538,12 +546,3 @@ class _Stream:
         if self.running and not self.ended:
             self.ended = True
             self.task.cancel()
-
-    async def finish(self) -> None:
-        if self.gone:
-            return
-        if self.ended and not self._exchange.responding:
-            raise Unavailable("shutting down", retry_after=1)
-        with suppress(Disconnected, OSError):
-            await self.write(b"")
-            await self._exchange.write(b"", more=False)

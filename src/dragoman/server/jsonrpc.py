@@ -31,7 +31,7 @@ from dragoman.errors import (
 )
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.card import JSONRPC, Interface
-from dragoman.model.ops import EXTENDED_CARD, EXTENSION, SUBSCRIBE, Batch, GetOrigin
+from dragoman.model.ops import EXTENDED_CARD, EXTENSION, OPS, SUBSCRIBE, Batch, GetOrigin
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header, Mount
 from dragoman.server.pipeline import (
@@ -105,7 +105,12 @@ class _JsonRpcCall(HttpCall):
         if envelope.method in mount.methods:
             self.dialect = dialect = select.before_body(self.version, mount="", allowed=mount.versions)
             return Parsed(dialect, EXTENSION, read_extension_call(envelope.method, params))
-        dialect, op, certain = self._choose(envelope.method, params)
+        if envelope.method in OPS and len(self.version) < select.MAX_VERSION_LENGTH:
+            only = "arbiter" if mount.arbiter else ""
+            chosen = select.choose_for_name(self.version, envelope.method, only, self.strict, mount.dialects)
+        else:
+            chosen = self._choose(envelope.method, params)
+        dialect, op, certain = chosen
         self.dialect = dialect
         if dialect.requires_jsonrpc_member and not envelope.has_jsonrpc:
             raise InvalidRequest('jsonrpc must be "2.0"')

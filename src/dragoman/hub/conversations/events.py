@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from dragoman.dialects.arbiter import with_reply
 from dragoman.engine.engine import Engine
-from dragoman.engine.follow import Readers, follow
-from dragoman.engine.protocols import Bus, Head, Log
+from dragoman.engine.follow import Reader, Readers
+from dragoman.engine.protocols import Head
 from dragoman.engine.records import Mail, Note, Record, Snapshot
 from dragoman.hub.agents.event_writer import ARTIFACTS
 from dragoman.hub.metadata import ARBITER
@@ -58,24 +58,20 @@ class EventFrames:
 
 
 async def events(
-    log: Log,
-    bus: Bus,
-    snapshot: Snapshot,
-    reading: HubEventReader,
-    since: int = 0,
-    *,
-    others: Readers | None = None,
+    readers: Readers, snapshot: Snapshot, reading: HubEventReader, since: int = 0
 ) -> AsyncIterator[list[HubEvent]]:
     """The events after `since`, up to `done`, as they happen."""
-    async for records in follow(log, bus, snapshot, 0, others=others):
-        batch = [event for record in records for event in reading.read(record) if record.seq > since]
-        waits = records[-1].kind == "ask" and records[-1].seq >= snapshot.seq  # else it has been answered
-        if waits:
-            batch += reading.waiting(records[-1])
-        if batch:
-            yield batch
-        if waits or any(record.terminal for record in records):
-            return
+    with Reader(readers, snapshot, 0) as reader:
+        ended = False
+        while not ended:
+            records = await reader.next()
+            batch = [event for record in records for event in reading.read(record) if record.seq > since]
+            waits = records[-1].kind == "ask" and records[-1].seq >= snapshot.seq  # else it has been answered
+            if waits:
+                batch += reading.waiting(records[-1])
+            ended = waits or any(record.terminal for record in records)
+            if batch:
+                yield batch
 
 
 class HubEventReader:

@@ -286,7 +286,8 @@ class HttpProtocol(asyncio.Protocol):
         request = self._receiving
         if request is not None and not request.done:
             request.body_here += body
-            request.wake()
+            if request.waiter is not None:
+                request.wake()
             if len(request.body_here) > BUFFER_BYTES:
                 self._pause_or_resume()
 
@@ -295,7 +296,8 @@ class HttpProtocol(asyncio.Protocol):
         request, self._receiving = self._receiving, None
         if request is not None:
             request.more = request.expects = False
-            request.wake()
+            if request.waiter is not None:
+                request.wake()
             if request.done and not request.keep_alive:
                 self._ignoring = True
                 self.close()
@@ -313,7 +315,8 @@ class HttpProtocol(asyncio.Protocol):
     def finish(self, request: HttpRequest) -> None:
         """The response is complete: go on with the next request, or close."""
         request.done = True
-        request.wake()
+        if request.waiter is not None:
+            request.wake()
         self._requests.remove(request)
         if request.more and not request.keep_alive and not self._ignoring and not self._requests:
             # a client that is still sending its body would not read a response that ends with the connection
@@ -383,8 +386,8 @@ class HttpProtocol(asyncio.Protocol):
 
 
 class HttpRequest:
-    __slots__ = ("_bodiless", "_chunked", "_connection", "_left", "_news", "_old", "_on_gone", "_waiter", "body_here",
-                 "done", "expects", "gone", "half_closed", "keep_alive", "more", "started")  # fmt: skip
+    __slots__ = ("_bodiless", "_chunked", "_connection", "_left", "_old", "_read_all", "body_here", "done", "expects", "gone",
+                 "half_closed", "keep_alive", "more", "on_gone", "started", "waiter")  # fmt: skip
 
     def __init__(
         self, connection: HttpProtocol, scope: AsgiScope, *, keep_alive: bool, expects: bool
@@ -405,9 +408,11 @@ class HttpRequest:
         self._connection = connection
         self.expects = expects
         """The client waits for `100 Continue`."""
-        self._news = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._on_gone: Callable[[], object] | None = None
+        self._read_all = False
+        """The end of the body was read."""
+        self.waiter: asyncio.Future[None] | None = None
+        """Of `receive`."""
+        self.on_gone: Callable[[], object] | None = None
         self._chunked = False
         self._left: int | None = None
         """Bytes of a response of known length that are still to be written."""
@@ -437,15 +442,16 @@ class HttpRequest:
 
     def lose(self) -> None:
         self.gone = True
-        self.wake()
-        if self._on_gone is not None:
-            self._on_gone()
-            self._on_gone = None
+        if self.waiter is not None:
+            self.wake()
+        if self.on_gone is not None:
+            self.on_gone()
+            self.on_gone = None
 
     def wake(self) -> None:
-        self._news = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Have `receive`, which waits, look again."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     # -- the short path (`exchange.Direct`) ---------------------------------------------------------------------
 
@@ -453,15 +459,10 @@ class HttpRequest:
         if not self.done:
             self._connection.slow_request = self
 
-    def when_gone(self, callback: Callable[[], object] | None) -> None:
-        self._on_gone = callback
-        if self.gone and callback is not None:
-            self._connection.loop.call_soon(callback)
-
     def body(self) -> bytes | None:
         if self.more or self.gone or self.expects:
             return None
-        body, self._news = bytes(self.body_here), False
+        body, self._read_all = bytes(self.body_here), True
         self.body_here.clear()
         if self._connection.paused:
             self._connection.resume_reading()
@@ -490,13 +491,15 @@ class HttpRequest:
             self._connection.write(_CONTINUE)
         if self._connection.paused and not self.done:
             self._connection.resume_reading()
-        while not self._news and not self.gone and not self.done:
-            self._waiter = self._connection.loop.create_future()
-            await self._waiter
-        self._news = False
+        while not (self.gone or self.done or self.body_here or (not self.more and not self._read_all)):
+            self.waiter = self._connection.loop.create_future()
+            try:
+                await self.waiter
+            finally:
+                self.waiter = None
         if self.gone or self.done:
             return {"type": "http.disconnect"}
-        body = bytes(self.body_here)
+        body, self._read_all = bytes(self.body_here), not self.more
         self.body_here.clear()
         return {"type": "http.request", "body": body, "more_body": self.more}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 
@@ -33,24 +34,16 @@ class SqliteAudit:
         self._file = file
         self._open: list[AuditEntry] | None = None
         """What the next transaction takes along; None if nothing waits for one."""
+        self._written: asyncio.Future[None] | None = None
+        """Done when those are on disk, or when they could not be written: then the log says why."""
 
     def record(self, entry: AuditEntry) -> None:
-        if self._open is not None:
+        if self._open is not None and self._written is not None and not self._written.done():
             self._open.append(entry)
             return
-        batch = [entry]
-        try:
-            written = self._file.commits.submit(partial(self._write, batch))
-        except Unavailable:
-            return  # closed; the log has said why
-        self._open = batch
-        written.add_done_callback(partial(self._done, batch))
-
-    def _done(self, batch: list[AuditEntry], written: asyncio.Future[None]) -> None:
-        if self._open is batch:
-            self._open = None
-        if not written.cancelled():
-            written.exception()  # the store is away, and has said so in the log
+        self._open = [entry]
+        with suppress(Unavailable):  # closed; the log has said why
+            self._written = self._file.commits.submit(partial(self._write, self._open))
 
     def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
         if self._open is batch:

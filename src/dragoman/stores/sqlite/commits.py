@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from types import NoneType
@@ -34,10 +35,14 @@ Job = Callable[[sqlite3.Connection], Finish[T]]
 ANSWERS = (A2AError, LeaseLost, NewMail, TaskExists)
 """What a job may raise as its answer. Anything else is a fault, and undoes the transaction."""
 
+SEQ_BITS = 28
+"""The place of a record among those of all tasks is `key << SEQ_BITS | seq`: next to the others of its own task."""
 _LOG = "insert into log (place, body) values (?, ?)"
 _COUNT = """
 insert into counts (scope, state, n) values (?1, ?2, ?3) on conflict (scope, state) do update set n = n + excluded.n
 """
+_DATA_VERSION = "pragma data_version"
+"""A number that changes when another connection has written."""
 _FEW, _MANY = 2, 10
 """How often the loop comes round between two transactions: those who waited for the first have more to write by then, and
 who shares a transaction shares its cost. Where many do, it is worth waiting for all of them."""
@@ -79,9 +84,10 @@ class Commits:
         """By how much this transaction changes the number of tasks of a scope in a state. Written at the end, too."""
         self.must_commit = False
         """This transaction changes the file in a way that `total_changes` does not count."""
-        self._version = self._reported_version = _version(db)
+        self._version: int = db.execute(_DATA_VERSION).fetchone()[0]
+        self._reported_version = self._version
         self._thread_jobs: SimpleQueue[
-            tuple[Callable[[], None], Callable[[Exception | None], None]] | None
+            tuple[Callable[[], object], Callable[[Exception | None], None]] | None
         ] = SimpleQueue()
         self._thread = Thread(target=self._run_thread_jobs, name="dragoman-commits", daemon=True)
         self._thread.start()
@@ -98,14 +104,13 @@ class Commits:
         if not self._active:
             self._active = True
             self._idle.clear()
-            self._soon()
+            self._next()
         return future
 
     def count(self, scope: int, reply: bool, before: TaskState | None, after: TaskState | None) -> None:
         """In this transaction: a task of the scope goes from one state to another. None: it is new, or it is gone."""
-        hidden = (
-            TaskState.SUBMITTED if reply else None
-        )  # what peers do not see is not counted (`transition.visible`)
+        # What peers do not see is not counted (`transition.visible`).
+        hidden = TaskState.SUBMITTED if reply else None
         for state, n in ((before, -1), (after, 1)):
             if state is not None and state is not hidden:
                 which = (scope, state.value)
@@ -114,8 +119,10 @@ class Commits:
     def changed(self) -> bool:
         """Whether another process has written since this was last asked."""
         if not self._active:
-            self._version = _version(self._db)  # else another thread may have the connection
-        changed, self._reported_version = self._version != self._reported_version, self._version
+            # Else another thread may have the connection.
+            self._version = self._db.execute(_DATA_VERSION).fetchone()[0]
+        changed: bool = self._version != self._reported_version
+        self._reported_version = self._version
         return changed
 
     async def close(self) -> None:
@@ -125,9 +132,14 @@ class Commits:
         self._thread_jobs.put(None)
         self._thread.join()
 
-    def _soon(self) -> None:
-        rounds = _MANY if self._shared >= MANY_JOBS else _FEW
-        self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
+    def _next(self) -> None:
+        """Begin a transaction soon, if there is something to do."""
+        if self._queue or self._alone:
+            rounds = _MANY if self._shared >= MANY_JOBS else _FEW
+            self._loop.call_soon(self._begin_in, rounds, time.perf_counter() + _LONGEST)
+        else:
+            self._active = False
+            self._idle.set()
 
     def _begin_in(self, rounds: int, latest: float) -> None:
         if rounds and time.perf_counter() < latest:
@@ -143,7 +155,7 @@ class Commits:
     def _start(self) -> None:
         self._since = time.perf_counter()
         self._db.execute("begin immediate")
-        self._version = _version(self._db)
+        self._version = self._db.execute(_DATA_VERSION).fetchone()[0]
 
     def _wait_to_start(self) -> None:
         deadline = time.monotonic() + self._patience
@@ -197,27 +209,41 @@ class Commits:
         except sqlite3.Error as error:
             self._undo(batch, error)
             return
-
-        def committed(error: Exception | None) -> None:
-            if error is not None:
-                self._undo(batch, error)
-                return
-            self.records.clear()  # they may be large, and the next transaction may be long in coming
-            if self._on_commit is not None:
-                self._on_commit(time.perf_counter() - self._since)
-            for outcome in outcomes:
-                _answer(*outcome)
-            self._next()
-
-        if db.total_changes == before and not self.must_commit:
-            self._rollback()  # nothing was written, so there is no disk to wait for
-            committed(None)
+        wrote = db.total_changes != before or self.must_commit
+        if wrote:
+            committed = partial(self._committed, batch, outcomes, wrote)
+            self._thread_jobs.put((partial(db.execute, "commit"), committed))
         else:
-            self._thread_jobs.put((self._commit, committed))
+            self._rollback()  # there is no disk to wait for
+            self._committed(batch, outcomes, wrote, None)
 
-    def _commit(self) -> None:
-        self._db.execute("commit")
-        self.failing = False
+    def _committed(
+        self, batch: list[_Waiting], outcomes: list[_Outcome], wrote: bool, error: Exception | None
+    ) -> None:
+        """The transaction is over: finish its jobs, and give those who wait their answers."""
+        if error is not None:
+            self._undo(batch, error)
+            return
+        if wrote:
+            self.failing = False
+        self.records.clear()  # they may be large, and the next transaction may be long in coming
+        if self._on_commit is not None:
+            self._on_commit(time.perf_counter() - self._since)
+        for future, finish, answer, dropped in outcomes:
+            result = None
+            if finish is not None:
+                try:
+                    result = finish()
+                except Exception as caught:
+                    answer = caught
+            if future.cancelled():
+                if dropped is not None and answer is None:
+                    dropped(result)
+            elif answer is None:
+                future.set_result(result)
+            else:
+                future.set_exception(answer)
+        self._next()
 
     def _undo(self, batch: list[_Waiting], error: Exception) -> None:
         self._rollback()
@@ -243,13 +269,6 @@ class Commits:
             if isinstance(error, Unavailable):
                 future.exception()  # the log has said it: who does not wait for this need not hear of it again
 
-    def _next(self) -> None:
-        if self._queue or self._alone:
-            self._soon()
-        else:
-            self._active = False
-            self._idle.set()
-
     def _run_thread_jobs(self) -> None:
         while (thread_job := self._thread_jobs.get()) is not None:
             work, then = thread_job
@@ -268,35 +287,3 @@ class Commits:
                 then,
                 error,
             )  # or we would be the one to take the batch apart, and the loop would wait
-
-
-def _answer(
-    future: asyncio.Future[Any],
-    finish: Finish[Any] | None,
-    answer: Exception | None,
-    dropped: Callable[[Any], None] | None,
-) -> None:
-    result = None
-    if finish is not None:
-        try:
-            result = finish()
-        except Exception as error:
-            answer = error
-    if future.cancelled():
-        if dropped is not None and answer is None:
-            dropped(result)
-    elif answer is None:
-        future.set_result(result)
-    else:
-        future.set_exception(answer)
-
-
-def place(key: int, seq: int) -> int:
-    """Where a record is among those of all tasks: next to the others of its own."""
-    return key << 28 | seq
-
-
-def _version(db: sqlite3.Connection) -> int:
-    """A number that changes when another connection has written."""
-    version: int = db.execute("pragma data_version").fetchone()[0]
-    return version

@@ -34,7 +34,7 @@ from dragoman.engine.transition import (
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.sqlite.commits import NOTHING, Finish, Job, place
+from dragoman.stores.sqlite.commits import NOTHING, SEQ_BITS, Finish, Job
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 from dragoman.stores.sqlite.reads import LogReads
@@ -72,7 +72,7 @@ class Opening(Lease, kw_only=True, gc=True):
         self.open = False
         log, mail, records = self.log, self.mail.body, [self.mail, *self.end]
         assert isinstance(mail, Mail)
-        scope, commits = log.number_in(db), log.file.commits
+        scope, file = log.number_in(db), log.file
         row = decide(TaskRow(), Create(self.mail, mail.at, self.node)).row
         if self.end:
             row = decide(row, Settle(self.task, row.fence, self.end, 1)).row
@@ -87,16 +87,11 @@ class Opening(Lease, kw_only=True, gc=True):
             raise TaskExists(self.task) from None
         assert key is not None
         self.key = key
-        commits.records.append((place(key, len(records)), body))
-        commits.count(scope, mail.reply, None, row.state)
+        file.commits.records.append((key << SEQ_BITS | len(records), body))
+        file.commits.count(scope, mail.reply, None, row.state)
         if self.webhook is not None:
             log.webhooks.add(db, key, self.webhook, cursor=1, last=1)
-        return partial(self._cache, records)
-
-    def _cache(self, records: Sequence[Record]) -> Snapshot:
-        self.snapshot = self.snapshot.after(records)
-        self.log.file.reads.snapshots.keep(self.key, self.snapshot)
-        return self.snapshot.share()
+        return partial(file.reads.snapshots.keep, key, self.snapshot.after(records).share())
 
 
 DAY = 24 * 60 * 60.0
@@ -252,7 +247,8 @@ class SqliteLog(LogReads):
             db.execute(_REMEMBER, (scope, dedupe, opening.key, 1, time.time()))
 
         def finish() -> Delivered:
-            return Delivered(stored(), 1, opening if node else None, unclaimed=not node)
+            lease = Lease(self._scope, task, opening.key, opening.fence, opening.attempt) if node else None
+            return Delivered(stored(), 1, lease, unclaimed=not node)
 
         return finish
 
@@ -307,9 +303,9 @@ class SqliteLog(LogReads):
             self.webhooks.add(db, key, webhook, cursor=seq, last=seq)
 
         def finish() -> Delivered | _Unfolded:
-            snapshot = self.file.reads.snapshots.move(key, (record,))
-            if snapshot:
-                return Delivered(snapshot.share(), seq, lease, unclaimed=not row.node)
+            snapshot = self.file.reads.snapshots.move(key, (record,), share=True)
+            if snapshot is not None:
+                return Delivered(snapshot, seq, lease, unclaimed=not row.node)
             return _Unfolded(key, seq, lease, unclaimed=not row.node)
 
         return finish
@@ -318,12 +314,13 @@ class SqliteLog(LogReads):
         done, status = outcome(records)
         snapshot = self.file.reads.snapshots.get(lease.key)
         seq = snapshot.seq if snapshot is not None else 0
-        if seq and status is None and not done and lease.attempt == 1 and lease.scope == self._scope:
-            body = pack(records)
-            row = (seq + len(records), len(body), lease.key, lease.task, lease.fence, seq)
-            if db.execute(_APPEND_NEXT, row).rowcount:
-                seq = self._add(lease.key, seq, records, body)
-                return partial(self._moved, lease.key, records, seq, 0)
+        plain = bool(records) and status is None and not done
+        if seq and plain and lease.attempt == 1 and lease.scope == self._scope:
+            last, body = seq + len(records), pack(records)
+            if db.execute(_APPEND_NEXT, (last, len(body), lease.key, lease.task, lease.fence, seq)).rowcount:
+                number(records, seq + 1)
+                self.file.commits.records.append((lease.key << SEQ_BITS | last, body))
+                return partial(self._moved, lease.key, records, last, 0)
         return self._write(lease, Append(lease.task, lease.fence, records), db)
 
     def _settle(
@@ -332,14 +329,15 @@ class SqliteLog(LogReads):
         done, status = outcome(records)
         snapshot = self.file.reads.snapshots.get(lease.key)
         if snapshot is not None and status is not None and lease.scope == self._scope:
-            seq, body = snapshot.seq, pack(records)
-            how = (seq + len(records), len(body), done, status.state.value, status.timestamp)
+            seq, last, body = snapshot.seq, snapshot.seq + len(records), pack(records)
+            how = (last, len(body), done, status.state.value, status.timestamp)
             if db.execute(_SETTLE_NEXT, (*how, lease.key, lease.task, lease.fence, seq, mail)).rowcount:
                 scope, reply = self.number_in(db), snapshot.mails[0][1].reply
                 if status.state is not snapshot.status.state:  # at `seq`, as in the row
                     self.file.commits.count(scope, reply, snapshot.status.state, status.state)
-                self._add(lease.key, seq, records, body)
-                return partial(self._settled, lease.key, records)
+                number(records, seq + 1)
+                self.file.commits.records.append((lease.key << SEQ_BITS | last, body))
+                return partial(self.file.reads.snapshots.move, lease.key, records, share=True)
         written = self._write(lease, Settle(lease.task, lease.fence, records, mail), db)
 
         def finish() -> Snapshot | None:
@@ -366,7 +364,7 @@ class SqliteLog(LogReads):
         before, row, body = held.row, decision.row, b""
         if decision.records:
             body = pack(decision.records)
-            self.file.commits.records.append((place(held.key, row.seq), body))
+            self.file.commits.records.append((held.key << SEQ_BITS | row.seq, body))
         output = (row.seq, len(body), row.done, row.state.value, row.updated)
         if (row.mail, row.ready, row.node, row.attempt) == (
             before.mail,
@@ -380,14 +378,6 @@ class SqliteLog(LogReads):
             db.execute(_CHANGE, (*output, *lease, held.key))
         if row.state is not before.state:
             self.file.commits.count(held.scope, held.reply, before.state, row.state)
-
-    def _add(self, key: int, seq: int, records: Sequence[Record], body: bytes) -> int:
-        """Add `records`, packed as `body`, after `seq`; return the new last one."""
-        if records:
-            number(records, seq + 1)
-            seq += len(records)
-            self.file.commits.records.append((place(key, seq), body))
-        return seq
 
     def number_in(self, db: Connection) -> int:
         """The number of the scope in this transaction, which gives it one if it has none."""
@@ -403,10 +393,6 @@ class SqliteLog(LogReads):
         if notify:
             self.webhooks.wake()
         return seq
-
-    def _settled(self, key: int, records: Sequence[Record]) -> Snapshot | None:
-        snapshot = self.file.reads.snapshots.move(key, records)
-        return snapshot and snapshot.share()
 
     def _earlier(self, db: Connection, scope: int, dedupe: str) -> Finish[_Unfolded] | None:
         row = db.execute(_SEEN, (scope, dedupe, time.time() - DAY)).fetchone()

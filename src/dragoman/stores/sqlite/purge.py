@@ -14,7 +14,7 @@ import msgspec
 from dragoman.model.task import TaskState
 from dragoman.stores import heartbeat
 from dragoman.stores.sqlite import push_queue
-from dragoman.stores.sqlite.commits import Finish, place
+from dragoman.stores.sqlite.commits import SEQ_BITS, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.log import DAY
 
@@ -85,7 +85,7 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
     for key, scope, state, reply, seq, size in db.execute(_STILL_OLD, (keys, before)).fetchall():
         room -= size
         if seq <= PIECE_ROWS and room >= 0:
-            logs.append((place(key, 0), place(key + 1, 0) - 1))
+            logs.append((key << SEQ_BITS, (key + 1 << SEQ_BITS) - 1))
         else:
             later.append((key,))
         file.commits.count(scope, reply, TaskState(state), None)
@@ -119,7 +119,7 @@ def _delete_logs(db: Connection) -> bool:
     if row is None:
         return False
     (key,) = row
-    first, last, room = place(key, 0), place(key + 1, 0) - 1, PIECE_BYTES
+    first, last, room = key << SEQ_BITS, (key + 1 << SEQ_BITS) - 1, PIECE_BYTES
     upto = -1
     for at, size in db.execute(_PIECE, (first, last, PIECE_ROWS)).fetchall():
         upto, room = at, room - size

@@ -31,13 +31,13 @@ from dragoman.stores.common import (
     merge,
     read_filters,
 )
-from dragoman.stores.sqlite.commits import place
+from dragoman.stores.sqlite.commits import SEQ_BITS
 
 _SCOPE = "select scope from scopes where tenant = ? and agent = ? and owner = ?"
 _TASK = "select key, seq, context, size from tasks where scope = ? and id = ?"
 _TASK_OF_KEY = "select seq, id, context, size from tasks where key = ?"
 _HEAD = "select context, seq, state, done, reply, mail, size from tasks where scope = ? and id = ?"
-_RECORDS = f"select place & {(1 << 28) - 1}, body from log where place > ? and place < ? order by place"
+_RECORDS = f"select place & {(1 << SEQ_BITS) - 1}, body from log where place > ? and place < ? order by place"
 _COUNTS = "select state, n from counts where scope = ? and n > 0"
 _MATCH = """
  from tasks indexed by {index} where scope = :scope and state = :state and (reply = 0 or state <> 'TASK_STATE_SUBMITTED')
@@ -134,7 +134,7 @@ class Reads:
     def read_log(self, db: sqlite3.Connection, task: str, key: int, after: int) -> Iterator[list[Record]]:
         """The records after `after`, one list for each append. Raises `TaskUnreadable` if they are damaged."""
         try:
-            for last, body in db.execute(_RECORDS, (place(key, after), place(key + 1, 0))):
+            for last, body in db.execute(_RECORDS, (key << SEQ_BITS | after, key + 1 << SEQ_BITS)):
                 records = unpack(body, last - body.count(b"\n"))
                 if records[0].seq <= after:  # `after` is in the middle of a row
                     del records[: after - records[0].seq + 1]
