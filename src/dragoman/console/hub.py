@@ -130,7 +130,7 @@ class HubConsole:
                 raise Conflict("the tenant is disabled")
             await hub.quotas.take_token(tenant)
             await hub.budgets.check(tenant.id)
-            await hub.admission.check_room(tenant)
+            await hub.admission.check_room(tenant, 0)
             await hub.quotas.reserve(tenant, scope.agent, task, via=A2A)
             try:
                 yield

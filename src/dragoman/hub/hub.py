@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
@@ -294,7 +295,7 @@ class Hub:
             call, request, via=NATIVE, conversation=conversation, inline=inline is not None
         ) as (call, request):
             parts = await read_input()
-            await self.admission.check_room(tenant, parts)
+            await self.admission.check_room(tenant, len(msgspec.json.encode(parts)))
             metadata = request.metadata
             if inline is not None:
                 metadata = {

@@ -290,10 +290,9 @@ class Admission:
         self._changed = asyncio.Event()
         """Set, and replaced, when a tenant changes."""
 
-    async def check_room(self, tenant: Tenant, *content: Any) -> None:
-        """Count what comes into the log of a request. Raises `QuotaExceeded`."""
+    async def check_room(self, tenant: Tenant, size: int) -> None:
+        """Count bytes that come into the log of a request. Raises `QuotaExceeded`."""
         limit = (await self._policies.of(tenant.id)).max_request_mb * _MB
-        size = sum(len(msgspec.json.encode(each)) for each in content)
         await self._room.take(tenant.key, 2 * size + 1, limit)  # the prompt with it is recorded, too
 
     @contextmanager
@@ -344,12 +343,13 @@ class Admission:
         metadata = {VIA: via, **(request.metadata if native else _without_hub_metadata(request.metadata))}
         if not inline and isinstance(found, CatalogueEntry):
             metadata[AGENT_VERSION] = found.version
-        key = call.idempotency_key or ("" if native else _content_key(message))
+        encoded = msgspec.json.encode(message)
+        key = call.idempotency_key or ("" if native else _content_key(message, encoded))
         message = replace(message, metadata=_without_hub_metadata(message.metadata))
         with self._counting_refusals(tenant):
             await self._quotas.take_token(tenant)
             await self._budgets.check(tenant.id)
-            await self.check_room(tenant, message, metadata)
+            await self.check_room(tenant, len(encoded) + len(msgspec.json.encode(metadata)))
             if not message.task_id or call.names_tasks:
                 message = _with_ids(message)
                 call = replace(call, names_tasks=True)
@@ -444,11 +444,11 @@ def _without_hub_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metadata.items() if not name.startswith(HUB_PREFIXES)} or NOTHING
 
 
-def _content_key(message: Message) -> str:
+def _content_key(message: Message, encoded: bytes) -> str:
     """The idempotency key of a message: its whole content, because some clients reuse message ids."""
     if not message.message_id or message.task_id:
         return ""
-    words = hashlib.sha256(msgspec.json.encode(message)).hexdigest()
+    words = hashlib.sha256(encoded).hexdigest()
     return f"message/{words}"
 
 
