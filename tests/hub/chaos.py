@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -385,6 +386,8 @@ async def main() -> int:
             finally:
                 for n, node in enumerate(hubs.nodes if args.logs else ()):
                     (args.logs / f"hub-{n}.log").write_bytes(node.said)
+                if args.logs:
+                    shutil.copy(hubs.asked, args.logs)
             broken = [line for node in hubs.nodes for line in node.said.splitlines() if b"Traceback" in line]
     print(msgspec.json.format(msgspec.json.encode(figures)).decode())
     print(f"tracebacks in the logs of the hubs: {len(broken)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from dragoman.hub.store.workspace_leases import WorkspaceLease, WorkspaceLeases
 from tests import postgres
 from tests.hub.house import ADMIN, SCOUT, Caller, House, message
 from tests.hub.scripted import ScriptedModel
+from tests.server.wire import Answer
 from tests.waiting import elapse, until
 
 pytestmark = pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
@@ -288,3 +290,88 @@ async def test_the_version_of_the_tables_changes_when_one_tenant_is_deleted_and_
         await database.change("delete from tenants where name = 'acme'")
         await database.change("update tenants set generation = generation + 2 where name = 'beta'")
         assert await database.version() != before
+
+
+async def test_a_role_that_may_not_create_tables_is_told_so(tmp_path: Path) -> None:
+    server = postgres.server()
+    name, role = f"closed_{uuid4().hex}", f"role_{uuid4().hex}"
+    url = server.database(name)
+    server.execute(f"create role {role} login", f"revoke create on database {name} from public")
+    with pytest.raises(Unavailable, match=r"the database cannot be opened: permission denied for database"):
+        await open_database(url.replace("postgres@", f"{role}@")).open()
+
+
+@pytest.mark.parametrize("schema", ["hub", "dragoman"])
+async def test_a_hub_refuses_a_database_of_a_newer_version(tmp_path: Path, schema: str) -> None:
+    url = postgres.server().database(f"newer_{uuid4().hex}")
+    async with running_once(url, tmp_path):
+        pass
+    db = await asyncpg.connect(url)
+    await db.execute(f"insert into {schema}.migrations (number, name) values (1000, 'later')")
+    await db.close()
+    with pytest.raises(
+        Unavailable, match="has schema 1000, and this version of dragoman knows schemas up to"
+    ):
+        async with running_once(url, tmp_path):
+            pass
+
+
+@asynccontextmanager
+async def running_once(url: str, folder: Path) -> AsyncIterator[None]:
+    given = Settings(admin_token=ADMIN, drain=0.0, data=str(folder), store=url)
+    _, app = application(given, model=ScriptedModel([]))
+    await app.start()
+    yield
+    await app.stop()
+
+
+def has_word(answer: Answer) -> bool:
+    return b"word" in answer.body
+
+
+async def test_a_tenant_is_deleted_while_its_requests_run_at_every_hub(tmp_path: Path) -> None:
+    def reply(prompt: Prompt) -> Any:
+        return ("word\n", asyncio.Event())
+
+    async with hubs(reply, n=3, folder=tmp_path) as opened:
+        acme, other = await opened[0].tenant("acme"), await opened[0].tenant("other")
+        live = [at(each, acme).open("POST", "/v1/orchestrate", {"message": "go"}) for each in opened]
+        stays = at(opened[1], other).open("POST", "/v1/orchestrate", {"message": "go"})
+        for each in (*live, stays):
+            await each.until(partial(has_word, each))
+        assert (await opened[1].admin("DELETE", "/v1/admin/tenants/acme")).status == 202
+        for each in live:
+            await each.end()
+
+        async def done() -> bool:
+            listed = (await opened[2].admin("GET", "/v1/admin/deletions")).json["deletions"]
+            return [bool(each["done_at"]) for each in listed] == [True]
+
+        await until(done, seconds=30)
+        count = f"select count(*) from dragoman.tasks join dragoman.scopes using (scope) where tenant = '{acme.tenant.key}'"
+        assert (await opened[0].hub.database.one(count))[0] == 0
+        assert (await at(opened[2], other)("GET", "/v1/requests")).json["requests"][0]["state"] == "running"
+        (asked,) = (await other("GET", "/v1/requests")).json["requests"]
+        await at(opened[2], other)("POST", f"/v1/requests/{asked['request_id']}/cancel")
+        await stays.end()
+
+
+async def test_a_rename_and_a_rotation_with_overlap_at_one_hub_leave_a_stream_of_another_alone(
+    tmp_path: Path,
+) -> None:
+    go = asyncio.Event()
+    async with hubs(lambda prompt: ("word\n", go, "the end"), folder=tmp_path) as (one, two):
+        acme = await one.tenant("acme")
+        live = at(two, acme).open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"word" in live.body)
+        path = f"/v1/admin/tenants/{acme.tenant.id}"
+        assert (await one.admin("PATCH", path, {"name": "apex"})).status == 200
+        rotated = await one.admin("POST", f"{path}/rotate-token", {"overlap_seconds": 3600})
+        assert rotated.status == 200
+        new = Caller(two.app, rotated.json["token"])
+        for each in (new, at(two, acme)):
+            assert (await each("GET", "/v1/requests")).json["requests"][0]["state"] == "running"
+        go.set()
+        told = (await live.end()).body
+        assert b'"ok":true' in told and b"the end" in told
+        assert [t["name"] for t in (await two.admin("GET", "/v1/admin/tenants")).json["tenants"]] == ["apex"]

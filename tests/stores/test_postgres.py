@@ -842,3 +842,20 @@ async def test_a_folder_without_locks_does_not_keep_a_node_from_joining(url: str
     await store.open()
     await store.join("n2", ttl=60)
     await store.close()
+
+
+async def test_a_connection_that_is_cut_while_tables_are_made_is_made_again(url: str) -> None:
+    cuts = 0
+
+    async def cut(db: Any) -> None:
+        nonlocal cuts
+        async with db.transaction():
+            if not cuts:
+                cuts += 1
+                with pytest.raises(asyncpg.PostgresError):
+                    await db.execute("select pg_terminate_backend(pg_backend_pid())")
+
+    opened = database.Database(url, patience=10.0, readers=1, writers=1, migrations=[cut])
+    await opened.open()
+    assert cuts == 1
+    await opened.close()

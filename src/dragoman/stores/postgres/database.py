@@ -175,6 +175,10 @@ class Database:
         try:
             for migration in self._migrations:
                 await migration(db)
+        except CONFUSED as error:
+            if db.is_closed():  # the database restarts, perhaps
+                raise ConnectionResetError(str(error)) from error
+            raise
         finally:
             db.terminate()
 
