@@ -162,14 +162,10 @@ class Instrumentation:
     # -- audit -------------------------------------------------------------------------------------------------
 
     def audit_request(
-        self, call: Call, operation: str, request: Request, task: str, outcome: str, agent: str = ""
+        self, call: Call, operation: str, request: Request | None, task: str, outcome: str, agent: str = ""
     ) -> None:
-        """Write an audit entry if the request changes something."""
-        if isinstance(request, AUDITED):
-            self._write_audit(call, operation, task, outcome, agent)
-
-    def _write_audit(self, call: Call, operation: str, task: str, outcome: str, agent: str = "") -> None:
-        if self.audit is None:
+        """Write an audit entry if the request changes something. None: what happened was no request."""
+        if self.audit is None or not (request is None or isinstance(request, AUDITED)):
             return
         self.audit.record(
             AuditEntry(
@@ -181,7 +177,7 @@ class Instrumentation:
                 task=task,
                 outcome=outcome,
                 dialect=call.dialect,
-                trace=_trace_id(call.trace),
+                trace=_trace_id(call.trace) if call.trace else "",
             )
         )
 
@@ -193,7 +189,7 @@ class Instrumentation:
             dialect=turn.mail.origin,
             trace=turn.trace,
         )
-        self._write_audit(call, "resume", turn.task_id, "OK")
+        self.audit_request(call, "resume", None, turn.task_id, "OK")
 
     def record_refusal(self, agent: str, error: A2AError, path: str = "") -> None:
         """Log, count and audit a failed authentication. A caller chose the path, so only the log has it."""
