@@ -8,9 +8,11 @@ still keeps its lock.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -41,7 +43,9 @@ class NodeLocks:
         while True:
             try:
                 self._folder.mkdir(exist_ok=True)
-                handle = os.open(self._path(node), os.O_CREAT | os.O_RDWR, 0o600)
+                handle = self._create(node)
+                if handle is None:
+                    handle = os.open(self._path(node), os.O_CREAT | os.O_RDWR, 0o600)
             except FileNotFoundError:  # the last node to leave removed the folder between our two steps
                 if not self._folder.parent.is_dir():
                     raise
@@ -53,6 +57,20 @@ class NodeLocks:
                 self._held[node] = handle
                 return
             os.close(handle)  # somebody tidied the file away between our opening and our locking it
+
+    def _create(self, node: str) -> int | None:
+        """The file of a new node, which is locked before anybody can see it. None if there is a file, or the file system has no links."""
+        hidden = self._folder / f".{secrets.token_hex(8)}"
+        handle = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            _lock(handle)
+            os.link(hidden, self._path(node))
+        except OSError:
+            os.close(handle)
+            return None
+        finally:
+            hidden.unlink(missing_ok=True)
+        return handle
 
     def drop(self, node: str) -> None:
         handle = self._held.pop(node, None)
@@ -89,28 +107,44 @@ class NodeLocks:
         finally:
             os.close(handle)
 
-    def dead_nodes(self) -> list[str]:
-        """The nodes that have a file here and whose processes are gone. Their files stay until `dead` is asked."""
+    @contextmanager
+    def dead_nodes(self) -> Iterator[list[str]]:
+        """The nodes that have a file here and whose processes are gone. None of them can come back inside of the block; at its end their
+        files go."""
+        locked: dict[str, int] = {}
+        try:
+            for name in self._names():
+                handle = self._take(name) if name not in self._held else None
+                if handle is not None:
+                    locked[name] = handle
+            yield list(locked)
+            for node in locked:
+                with suppress(OSError):  # a read-only file system keeps it
+                    self._path(node).unlink(missing_ok=True)
+        finally:
+            for handle in locked.values():
+                os.close(handle)
+
+    def _names(self) -> list[str]:
         if sys.platform == "win32":
             return []
         try:
-            names = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
+            files = sorted(name for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
         except OSError:
             return []
-        nodes = [unquote(name.removesuffix(_SUFFIX)) for name in names]
-        return [node for node in nodes if node not in self._held and self._is_free(node)]
+        return [unquote(name.removesuffix(_SUFFIX)) for name in files]
 
-    def _is_free(self, node: str) -> bool:
+    def _take(self, node: str) -> int | None:
+        """The lock of a node that nobody holds."""
         try:
             handle = os.open(self._path(node), os.O_RDWR)
         except OSError:
-            return False
-        try:
-            return _lock(handle)
-        except OSError:  # a file system without locks
-            return False
-        finally:
-            os.close(handle)
+            return None
+        with suppress(OSError):  # a file system without locks
+            if _lock(handle) and _same(handle, self._path(node)):
+                return handle
+        os.close(handle)
+        return None
 
     def _path(self, node: str) -> Path:
         return self._folder / (quote(node, safe="") + _SUFFIX)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -135,6 +135,9 @@ MAX_CACHED_LOGS = 10_000
 LEAVE_SECONDS = 5.0
 """Seconds to say that we go. Whoever stops us does not wait for long."""
 
+HOLD_ATTEMPTS, HOLD_PAUSE_SECONDS = 30, 0.1
+"""How often, and after which pause, a node tries to take its lock."""
+
 
 class PostgresQuotas:
     """`QuotaStore` of one database."""
@@ -207,7 +210,7 @@ class PostgresStore:
     async def join(self, node: str, *, ttl: float) -> None:
         if self._locks is not None:
             with suppress(OSError):  # a file system without locks: others wait for the end of our lease
-                self._locks.hold(node)
+                await self._hold(self._locks, node)
         await self.renew(node, ttl=ttl)
 
         async def tidy(db: Connection) -> None:
@@ -218,9 +221,16 @@ class PostgresStore:
 
         await self._database.write(tidy)
 
-    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
-        gone = [] if self._locks is None else self._locks.dead_nodes()
+    async def _hold(self, locks: NodeLocks, node: str) -> None:
+        """Take the lock of a node. One with the same name that died may just be cleared away: wait a moment for that."""
+        for _ in range(HOLD_ATTEMPTS):
+            try:
+                return locks.hold(node)
+            except RuntimeError:
+                await asyncio.sleep(HOLD_PAUSE_SECONDS)
+        locks.hold(node)
 
+    async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         async def work(db: Connection) -> Sequence[HeldLease]:
             for each in gone:
                 await _leave(db, each)
@@ -228,10 +238,9 @@ class PostgresStore:
             self._waiting = await db.fetchval(_WAITING)
             return [HeldLease(*row) for row in await db.fetch(_HOLDS, node)]
 
-        held = await self._database.write(work)
-        for each in gone:
-            assert self._locks is not None
-            self._locks.dead(each)
+        with ExitStack() as stack:
+            gone = [] if self._locks is None else stack.enter_context(self._locks.dead_nodes())
+            held = await self._database.write(work)
         self.state.nodes.add(node)
         self._ttls[node] = ttl
         return held
