@@ -265,6 +265,47 @@ async def test_slots_of_a_dead_node_are_free_after_a_while(store: Store, clock: 
     assert await want("other", 3, active=1) == 1
 
 
+async def test_slots_of_a_dead_node_move_to_the_one_that_continues_its_work(
+    store: Store, clock: Clock
+) -> None:
+    async def lease(node: str, active: int, continued: int = 0, want: int = 0) -> tuple[int, int]:
+        change = partial(
+            lease_slots, node=node, limit=2, active=active, want=max(active, want), continued=continued
+        )
+        lease = await store.quotas.change("k", change)
+        return lease.granted, lease.moved
+
+    assert await lease("dead", 2) == (2, 0)
+    clock.forward(SLOT_SECONDS / 6)
+    assert await lease("heir", 1, 1) == (1, 0)  # perhaps the first one only is a little late
+    assert await lease("other", 0, want=1) == (0, 0)
+    clock.forward(SLOT_SECONDS / 4)
+    assert await lease("heir", 1, 1) == (1, 1)
+    assert await lease("other", 0, want=1) == (0, 0)  # the second task of the dead node has still its slot
+    assert await lease("heir", 2, 1) == (2, 1)
+    assert await lease("other", 0, want=1) == (0, 0)
+    assert await lease("heir", 1) == (1, 0)
+    assert await lease("other", 0, want=1) == (1, 0)
+
+
+async def test_slots_wait_for_whoever_continues_the_work_of_a_dead_node(
+    pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_quota, "_SWEEP_SECONDS", 0.05)
+    dead, heir = (SharedQuota(each.quotas, slot_seconds=1.2) for each in pair)
+    key = dead.key("slots", "ada")
+    assert await dead.enter(key, 1)
+    sweeper = dead._sweeper
+    assert sweeper is not None
+    sweeper.cancel()  # it renews nothing more
+    heir.enter_anyway(key, 1)
+    await until(lambda: heir._slots[key].slots == 1 and not heir._slots[key].continued)
+    heir.leave(key)
+    assert await heir.enter(key, 1), "and the next one need not wait for the end of the dead node's slot"
+    heir.leave(key)
+    await heir.close()
+
+
 class FailingOnce:
     """Counts quotas, but for the first time, which fails when `go` is set."""
 

@@ -56,6 +56,8 @@ GAVE_UP = "The task was interrupted too often and was given up."
 INCOMPLETE = "This copy of a task was not finished."
 
 
+TTL_SECONDS = 30.0
+"""How long the leases of a node hold after its last heartbeat."""
 CHECK_SECONDS = 0.1
 """Shortest time between two looks for cancels of the tasks that run here."""
 
@@ -216,7 +218,7 @@ class Runner:
         programs: Callable[[Scope], Program | None],
         *,
         node: str = "",
-        ttl: float = 30.0,
+        ttl: float = TTL_SECONDS,
         grace: float = 5.0,
         max_attempts: int = 5,
         max_running: int = 10_000,

@@ -14,7 +14,7 @@ from dragoman.catalogue import open_catalogue
 from dragoman.catalogue.settings import read_catalogue
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
-from dragoman.engine.runner import Program
+from dragoman.engine.runner import TTL_SECONDS, Program
 from dragoman.hub.agents.constitution import INDEX, Constitution
 from dragoman.hub.agents.constitution_agent import ConstitutionAgent
 from dragoman.hub.agents.programs import StoppableModel
@@ -63,6 +63,9 @@ if TYPE_CHECKING:  # of an extra
 OpenConsole = Callable[[Hub, ServerParts, Table], Operators]
 """Gets the routes of the native API, too: the console offers them to operators and tenants that are logged in."""
 
+TAKEOVER_SECONDS = 30.0
+"""How long it may take, after a lease is over, until another hub has begun to continue all that it was for."""
+
 DEMO, EMBEDDED, ECHO, SCRIPTED = "demo", "embedded", "echo", "scripted"
 
 
@@ -88,7 +91,11 @@ def application(
         leases = WorkspaceLeases(database, seconds=settings.exec_seconds)
     services = ExternalServices(settings, metrics, leases)
     factory = _ProgramFactory(model, services)
-    counter = SharedQuota(opened.quotas) if opened.quotas.spans_machines else None
+    counter = None
+    if (
+        opened.quotas.spans_machines
+    ):  # what a hub that died did is continued when its lease is over: its slots stay longer
+        counter = SharedQuota(opened.quotas, slot_seconds=engine.get("ttl", TTL_SECONDS) + TAKEOVER_SECONDS)
     hub = Hub(
         database,
         opened,

@@ -10,8 +10,9 @@ they are used: the bucket fills up to `burst` minus all shares. So in any T seco
 the node died, counts as used, and is over after `HOLD_SECONDS`.
 
 A concurrency is a number of slots. A node has as many as it runs operations, and renews them. The slots of a node that died are free
-after `SLOT_SECONDS`. A node that is cut off from the store for longer than that finishes what it began, so others may run as
-much beside it; it begins nothing new.
+after `slot_seconds`. If another node continues its operations before that, their slots move to that node as soon as it is clear
+that the first one does not renew them. A node that is cut off from the store for longer finishes what it began, so others may run
+as much beside it; it begins nothing new.
 
 If the store is away, a node uses up its shares. Then it refuses with `Unavailable`: it does not guess.
 """
@@ -39,6 +40,8 @@ HOLD_SECONDS = 1.0
 """How long a node may use tokens that it took."""
 SLOT_SECONDS = 15.0
 """How long slots stay with a node that does not renew them."""
+_RENEW, _STALE = 1 / 6, 1 / 3
+"""Slots are renewed after this part of their time. A node that has not done so for the second part does not live, or is cut off."""
 _STORE_SECONDS = 2.0
 """How long an operation waits for the store."""
 _UNUSED_SECONDS = 0.4
@@ -73,6 +76,8 @@ class Lease(Struct, frozen=True):
     granted: int
     wait: float = 0.0
     """Seconds until there may be more."""
+    moved: int = 0
+    """Slots that came from a node that does not renew them."""
 
 
 _read = msgspec.json.Decoder(Row).decode
@@ -132,21 +137,38 @@ def _fill(level: float, more: float, room: float) -> float:
 
 
 def lease_slots(
-    body: bytes, now: float, *, node: str, limit: int, active: int, want: int
+    body: bytes,
+    now: float,
+    *,
+    node: str,
+    limit: int,
+    active: int,
+    want: int,
+    continued: int = 0,
+    seconds: float = SLOT_SECONDS,
 ) -> tuple[bytes, float, Lease]:
-    """Have `want` slots instead of those that the node has. What is `active` counts even if it is too much."""
+    """Have `want` slots instead of those that the node has. What is `active` counts even if it is too much.
+
+    `continued` of them were slots of other nodes, which lose as many if they have not renewed them for some time.
+    """
     row, now = _load(body, now, 0.0)
     shares = {
         name: share
         for name, share in row.shares.items()
-        if name != node and now < share.until <= now + SLOT_SECONDS
+        if name != node and now < share.until <= now + seconds
     }
+    moved = 0
+    for name, share in sorted(shares.items(), key=lambda item: item[1].until):
+        if moved < continued and share.until < now + seconds * (1 - _STALE):
+            taken = min(share.n, continued - moved)
+            moved += taken
+            shares[name] = Share(share.n - taken, share.until)
     free = limit - sum(share.n for share in shares.values())
     granted = max(active, min(want, free))
     if granted > 0:
-        shares[node] = Share(granted, now + SLOT_SECONDS)
+        shares[node] = Share(granted, now + seconds)
     until = max((share.until for share in shares.values()), default=now)
-    return _write(Row(0.0, now, shares)), until, Lease(granted, 1.0 if granted < want else 0.0)
+    return _write(Row(0.0, now, shares)), until, Lease(granted, 1.0 if granted < want else 0.0, moved)
 
 
 class _Tokens:
@@ -174,11 +196,13 @@ class _Tokens:
 class _Slots:
     """The share of this node in one concurrency."""
 
-    __slots__ = ("active", "full_until", "limit", "lock", "slots", "until", "waiting")
+    __slots__ = ("active", "continued", "full_until", "limit", "lock", "slots", "until", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.slots = self.active = 0
+        self.continued = 0
+        """Operations of other nodes that go on here, and whose slots have not moved yet."""
         self.until = self.full_until = 0.0
         self.waiting = 0
         """Operations that wait for the lock, or have it. A lock that was released is free until the next one of them goes on."""
@@ -197,8 +221,10 @@ class _Slots:
 class SharedQuota:
     """This node's shares of quotas. `take` and `enter` cost nothing but memory while a share lasts."""
 
-    def __init__(self, store: QuotaStore, node: str = "") -> None:
-        self._store = store
+    def __init__(self, store: QuotaStore, node: str = "", *, slot_seconds: float = 0.0) -> None:
+        """`slot_seconds` is how long slots stay with a node that does not renew them: longer than it takes until another node continues
+        its operations. All nodes must have the same."""
+        self._store, self._slot_seconds = store, slot_seconds or SLOT_SECONDS
         self._node = node or new_id()
         self._tokens: dict[str, _Tokens] = {}
         self._slots: dict[str, _Slots] = {}
@@ -275,6 +301,7 @@ class SharedQuota:
         if share is None:
             share = self._slots[key] = _Slots(limit)
         share.active += 1
+        share.continued += 1
         self._sweep_soon(now=True)
 
     def leave(self, key: str) -> None:
@@ -358,9 +385,18 @@ class SharedQuota:
         share.slots = min(share.slots, want)  # nobody enters by a slot that we are giving back
         lease = await self._change(
             key,
-            partial(lease_slots, node=self._node, limit=share.limit, active=share.active, want=want),
+            partial(
+                lease_slots,
+                node=self._node,
+                limit=share.limit,
+                active=share.active,
+                want=want,
+                continued=share.continued,
+                seconds=self._slot_seconds,
+            ),
         )
-        share.slots, share.until = lease.granted, sent + SLOT_SECONDS
+        share.slots, share.until = lease.granted, sent + self._slot_seconds
+        share.continued -= lease.moved
         self._sweep_soon()
 
     async def _change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, Lease]]) -> Lease:
@@ -414,7 +450,7 @@ class SharedQuota:
             if slots.idle:
                 del self._slots[key]
             elif (slots.slots or slots.active) and not slots.lock.locked():
-                due = now > slots.until - SLOT_SECONDS * 2 / 3
+                due = now > slots.until - self._slot_seconds * (1 - _RENEW)
                 if slots.slots > slots.wanted or slots.active > slots.slots or due:
                     async with slots.lock:
                         await self._lease_slots(key, slots, slots.wanted)
