@@ -54,6 +54,8 @@ class Figures(Struct):
     commands: int = 0
     interrupted: int = 0
     """Commands of which nobody knows whether they ran; none ran again."""
+    refused: int = 0
+    """Commands that did not run in time, and whose agent was told so: on a busy machine they wait for each other for too long."""
     schedules: int = 0
     most_at_once: int = 0
     limited: int = 0
@@ -165,6 +167,11 @@ class Hubs:
             commands = [data for kind, data in told if kind == "tool_call"]
             self.told[name] = commands
             self.commands[name] = sum(bool(each.get("interrupted")) for each in commands)
+            self.figures.refused += sum(
+                not each["ok"] and not each.get("interrupted")
+                for each in commands
+                if each["tool"].startswith("exec")
+            )
             self._sent[token, talk].append(f"<<work {name}>>")
 
     async def crowd(self, token: str, n: int) -> None:
@@ -325,7 +332,8 @@ class Hubs:
         ]
         for name in mine:
             assert ran[name] <= 1, f"the command of {name} ran {ran[name]} times"
-            assert ran[name] == 1 or self.commands[name], (
+            refused = any(each["tool"].startswith("exec") and not each["ok"] for each in self.told[name])
+            assert ran[name] == 1 or self.commands[name] or refused, (
                 f"the command of {name} did not run: {self.told[name]}"
             )
             self.figures.interrupted += bool(self.commands[name])
