@@ -118,9 +118,16 @@ async def call(
 
 
 async def listen(
-    url: str, token: str, method: str, path: str, body: Any, last: str, most: int
+    url: str,
+    token: str,
+    method: str,
+    path: str,
+    body: Any,
+    last: str,
+    most: int,
+    begun: asyncio.Event | None = None,
 ) -> list[Frame]:
-    """The events of a stream, until `done`, or until `most` of them, or until it breaks."""
+    """The events of a stream, until `done`, or until `most` of them, or until it breaks. `begun` is set at the first of them."""
     headers = {"Authorization": f"Bearer {token}", **({"Last-Event-ID": last} if last else {})}
     http, reader, heard = HttpTransport(), SseReader(), []
     try:
@@ -129,6 +136,8 @@ async def listen(
         assert response.status == 200, await response.read()
         async for chunk in response.chunks():
             heard += reader.feed(chunk)
+            if begun is not None and heard:
+                begun.set()
             if len(heard) >= most or any(frame.event == "done" for frame in heard):
                 break
         await response.close()

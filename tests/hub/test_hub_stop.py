@@ -10,7 +10,6 @@ import pytest
 
 from tests.hub.killing import ADMIN, Process, call, listen
 from tests.hub.test_hub_kill import ANSWER, SCRIPT
-from tests.waiting import until
 
 
 @pytest.mark.timeout(60)
@@ -23,14 +22,13 @@ async def test_a_hub_that_stops_loses_no_request(drain: str, tmp_path: Path) -> 
         token = made["token"]
         for name in ("Scout", "Critic"):
             await call(hub.url, token, "POST", "/v1/agents", {"id": name.lower(), "name": name})
+        begun = asyncio.Event()
         listening = asyncio.create_task(
-            listen(hub.url, token, "POST", "/v1/orchestrate", {"message": "look"}, "", 10_000)
+            listen(hub.url, token, "POST", "/v1/orchestrate", {"message": "look"}, "", 10_000, begun)
         )
-        found = await until(
-            lambda: call(hub.url, token, "GET", "/v1/requests"), lambda found: found["requests"]
-        )
-        request = found["requests"][0]["request_id"]
         async with asyncio.timeout(20):
+            await begun.wait()
+            request = (await call(hub.url, token, "GET", "/v1/requests"))["requests"][0]["request_id"]
             assert await hub.stop() == 0
             heard = await listening
         assert heard[0].event == "request_received" and heard[-1].event != "done"
