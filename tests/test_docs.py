@@ -173,6 +173,21 @@ def test_every_source_file_that_the_architecture_names_exists() -> None:
     assert [name for name in sorted(named) if not (ROOT / "src" / "dragoman" / name).exists()] == []
 
 
+def test_every_file_in_the_row_of_a_package_is_in_that_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    missing = []
+    for parent, begin, end in (
+        ("", "## What is where", "## A hub is more"),
+        ("hub/", "## A hub is more", "## Who may import"),
+    ):
+        rows = text[text.index(begin) : text.index(end)]
+        for package, row in re.findall(r"^\| `(\w+/)` \| (.*) \|$", rows, re.MULTILINE):
+            folder = ROOT / "src" / "dragoman" / parent / package
+            names = re.findall(r"`(\w+\.py)`", row)
+            missing += [f"{parent}{package}{name}" for name in names if not any(folder.rglob(name))]
+    assert missing == []
+
+
 def test_every_name_in_the_architecture_is_in_the_source() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     sources = [path.read_text() for path in (ROOT / "src" / "dragoman").rglob("*.py")]
