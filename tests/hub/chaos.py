@@ -387,6 +387,8 @@ async def main() -> int:
     args = parser.parse_args()
     disruptions = [KINDS[n % len(KINDS)] for n in range(max(4, int(args.seconds / 4)))]
     random.Random(args.seed).shuffle(disruptions)
+    if args.logs:
+        args.logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         async with Hubs(Path(folder), postgres.server(), args.seed) as hubs:
             try:
