@@ -454,7 +454,7 @@ def test_headers(headers: Callable[[int], dict[str, bytes]]) -> None:
 
         return work
 
-    assert_linear(case)
+    assert_linear(case, 4 * Limits().max_head)
 
 
 CREDENTIALS: dict[str, Callable[[int], dict[str, str]]] = {
