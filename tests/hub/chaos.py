@@ -343,12 +343,13 @@ class Hubs:
         assert written == Counter(mine), (written - Counter(mine), Counter(mine) - written)
 
     async def _check_schedules(self, token: str, n: int) -> None:
-        async def ended() -> bool:
-            runs = (await self.call(token, "GET", "/v1/runs"))["runs"]
+        async def look() -> Any:
+            return (await self.call(token, "GET", "/v1/runs"))["runs"]
+
+        def ended(runs: Any) -> bool:
             return len(runs) >= n and all(run["status"] == "succeeded" for run in runs)
 
-        await until(ended, seconds=60)
-        runs = (await self.call(token, "GET", "/v1/runs"))["runs"]
+        runs = await until(look, ended, seconds=60)
         assert len(runs) == len({run["request_id"] for run in runs}) == n, runs
         assert len((await self.call(token, "GET", "/v1/requests"))["requests"]) == n
         self.figures.schedules = n
