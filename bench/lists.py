@@ -86,7 +86,7 @@ async def measure(store: Store, size: int, rounds: int) -> dict[str, Any]:
         "by_status": await median(rounds, lambda: list_(status=TaskState.COMPLETED)),
         "since": await median(rounds, lambda: list_(status_timestamp_after=timestamp(time.time() - 1))),
         "twenty": await median(3, lambda: asyncio.gather(*(list_() for _ in range(20)))),
-        "open_tasks": await median(rounds, log.unfinished),
+        "open_tasks": await median(rounds, log.count_unfinished),
     }
 
 

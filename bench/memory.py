@@ -31,9 +31,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from bench.servers import ROOT, answers, free_port, gives_card
+from bench.servers import ROOT, answers, gives_card
 from bench.target import Target, complete
 from dragoman import Agent, Turn
+from tests.ports import free_port
 
 CHUNK = 64 << 10
 MB = 1 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.target import Target
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 JSONRPC, REST, GRPC = BINDINGS = ("JSON-RPC", "HTTP+JSON", "gRPC")
@@ -30,7 +30,7 @@ class Server:
     arguments: Callable[[str, int, Path], list[str]]
     """From a binding, the port it shall be on and an empty directory to what follows `python`."""
     tuned: bool = False
-    """TurnStarted with the garbage collector that `agent.run()` sets."""
+    """Started with the garbage collector that `agent.run()` sets."""
     dialect: str = "v1"
     """What it speaks over JSON-RPC."""
     bindings: tuple[str, ...] = BINDINGS
@@ -123,13 +123,6 @@ def gives_card(target: Target) -> bool:
 def listens(target: Target) -> bool:
     target.connect().close()
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def raise_file_limit(wanted: int) -> bool:

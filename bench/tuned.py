@@ -14,7 +14,7 @@ STARTED_SECONDS = 1.0
 def settle() -> None:
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
+    gc.set_threshold(50_000, 10, 400)
 
 
 timer = threading.Timer(STARTED_SECONDS, settle)

@@ -12,7 +12,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.serving import WAIT, lasting_port
+from tests.ports import free_port
+from tests.serving import WAIT
 from tests.waiting import block_until
 
 BINARY = Path(sysconfig.get_path("scripts")) / "nats-server"
@@ -26,7 +27,7 @@ class Nats:
     """A server on a port that it keeps."""
 
     def __init__(self, *options: str) -> None:
-        self.port, self._options = lasting_port(), options
+        self.port, self._options = free_port(), options
         self.url = f"nats://127.0.0.1:{self.port}"
         self.start()
 

@@ -12,9 +12,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,13 +87,11 @@ class Postgres:
         head = int((self._data / "postmaster.pid").read_text().split()[0])
         asked = subprocess.run(["ps", "-o", "pid=", "--ppid", str(head)], capture_output=True, check=True)
         family = [head, *map(int, asked.stdout.split())]
-        for pid in family:
-            os.kill(pid, signal.SIGSTOP)
         try:
+            _signal(family, signal.SIGSTOP)
             yield
         finally:
-            for pid in family:
-                os.kill(pid, signal.SIGCONT)
+            _signal(family, signal.SIGCONT)
 
     def fresh(self, owner: object) -> str:
         """The url of a database that is empty when an `owner` asks for the first time. One has it at a time."""
@@ -152,6 +150,12 @@ def server() -> Postgres:
     made = Postgres(Path(tempfile.mkdtemp(prefix="pg-", dir=next(filter(_open_to_all, folders), None))))
     atexit.register(made.close)
     return made
+
+
+def _signal(processes: Sequence[int], what: signal.Signals) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):  # a connection that has ended meanwhile
+            os.kill(pid, what)
 
 
 def _open_to_all(path: Path) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 V1 = {"A2A-Version": "1.0"}
 
 
-class Heard(NamedTuple):
+class StreamEvent(NamedTuple):
     """One event of a stream: its id (0 without one) and the JSON-RPC response in it."""
 
     seq: int
@@ -20,6 +20,7 @@ class Heard(NamedTuple):
 
     @property
     def result(self) -> dict[str, Any]:
+        assert "result" in self.document, self.document
         result: dict[str, Any] = self.document["result"]
         return result
 
@@ -94,7 +95,7 @@ async def result(url: str, method: str, params: Any, **headers: str) -> Any:
     return document["result"]
 
 
-async def stream(url: str, method: str, params: Any, **headers: str) -> AsyncIterator[Heard]:
+async def stream(url: str, method: str, params: Any, **headers: str) -> AsyncIterator[StreamEvent]:
     """The events of a streaming call, as they come. A broken connection raises, as `OSError` or `EOFError`."""
     async with post(url, rpc(method, params), spelled(headers)) as response:
         if response.headers.get("content-type") != "text/event-stream":
@@ -107,7 +108,7 @@ async def stream(url: str, method: str, params: Any, **headers: str) -> AsyncIte
             elif name == b"data":
                 data += value
             elif not line and data:
-                yield Heard(seq, json.loads(data))
+                yield StreamEvent(seq, json.loads(data))
                 seq, data = 0, b""
 
 

@@ -1,29 +1,50 @@
-"""`dragoman serve` as a process of its own, to be talked to, killed and started again."""
+"""Servers for tests: `dragoman serve` in a process that can be killed and started again, and what a thread keeps open."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
+
+from tests.ports import free_port
+
+T = TypeVar("T")
 
 WAIT = 20.0
 """No process here needs so long for anything; one that does hangs."""
 
 
-def lasting_port() -> int:
-    """A free port that stays free while its server is away: connections take theirs from above these."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+@contextmanager
+def in_thread(opened: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """Keep `opened` open in a thread with a loop of its own, for tests that block or run a loop: commands, schemathesis."""
+    entered: Future[T] = Future()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    async def keep_open() -> None:
+        try:
+            async with opened as value:
+                entered.set_result(value)
+                await stop.wait()
+        except BaseException as error:
+            if entered.done():
+                raise
+            entered.set_exception(error)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(keep_open(),))
+    thread.start()
+    try:
+        yield entered.result(30)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
 
 
 class Server:
@@ -43,7 +64,7 @@ class Server:
     ) -> None:
         """`start_seconds`: how long it may take to listen."""
         self._start_seconds = start_seconds
-        self.port = lasting_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {**os.environ, **(env or {})}
         named = store if isinstance(store, str) else f"sqlite:///{store}" if store is not None else "memory:"

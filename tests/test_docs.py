@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dragoman.catalogue.settings import CatalogueSettings, read_catalogue
 from dragoman.cli import VERBS, parser
 from dragoman.client.config import AgentEntry, read_agents
-from dragoman.hub.settings import Settings, settings
+from dragoman.hub.settings import Settings, load_settings
 from dragoman.server import runtime
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +120,22 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     assert named - options(parser()) <= OTHERS
 
 
+def test_every_option_is_named_on_a_page() -> None:
+    """An option of a hub may be named as a setting, without dashes."""
+    text = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
+    named |= {f"--{name.replace('_', '-')}" for name in re.findall(r"`([a-z_]+)`", text)}
+
+    def unnamed(of: argparse.ArgumentParser) -> Iterator[str]:
+        for action in of._actions:
+            if action.option_strings and not named.intersection(action.option_strings):
+                yield f"{of.prog} {action.option_strings[-1]}"
+        for verb in verbs(of).values():
+            yield from unnamed(verb)
+
+    assert sorted(unnamed(parser())) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_of_the_checkout_that_is_named_exists(page: Path) -> None:
     named = re.findall(r"`((?:src|tests|examples|docs|bench)/[\w/.]+)`", page.read_text())
@@ -165,6 +181,27 @@ def test_every_answer_of_where_do_i_find_is_in_its_file() -> None:
         if not path.exists() or not re.search(defines, path.read_text(), re.MULTILINE):
             missing.append(f"{file}: {name}")
     assert missing == []
+
+
+def test_every_name_in_a_step_of_the_three_paths_is_in_a_file_of_that_step() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = text[text.index("### Three questions") : text.index("## Glossary")]
+    sources = {path.as_posix(): path.read_text() for path in (ROOT / "src" / "dragoman").rglob("*.py")}
+    missing, checked = [], 0
+    for step in re.split(r"^\d\. ", paths, flags=re.MULTILINE)[1:]:
+        marks = re.findall(r"`([^`]+)`", step.partition("\n\n")[0])
+        files = [mark for mark in marks if mark.endswith(".py")]
+        words = {
+            word
+            for path, source in sources.items()
+            if any(path.endswith(f"/{file}") for file in files)
+            for word in re.findall(r"\w+", source)
+        }
+        names = {name for mark in marks if mark not in files for name in re.findall(r"\w+", mark)}
+        missing += sorted(f"{files[0]}: {name}" for name in names - words)
+        checked += len(names)
+    assert missing == []
+    assert checked > 30
 
 
 def test_every_source_file_that_the_architecture_names_exists() -> None:
@@ -281,7 +318,7 @@ def test_the_page_of_the_configuration_has_every_setting_with_its_default(tmp_pa
     assert {*tomllib.loads(hub)["hub"], "grpc_port"} == set(Settings.__struct_fields__)
     config = tmp_path / "dragoman.toml"
     config.write_text(hub)
-    assert settings(environment={}, config=str(config)) == Settings()
+    assert load_settings(environment={}, config=str(config)) == Settings()
     config.write_text(catalogue)
     assert set(tomllib.loads(catalogue)["catalogue"]) == set(CatalogueSettings.__struct_fields__)
     assert replace(read_catalogue(str(config)), agents=None) == CatalogueSettings()

@@ -14,7 +14,8 @@ from dragoman import TaskState, connect
 from dragoman.client import TaskFailed
 from dragoman.model.content import Part
 from tests import raw
-from tests.serving import WAIT, Server, lasting_port
+from tests.ports import free_port
+from tests.serving import WAIT, Server
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -29,7 +30,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 @pytest.mark.parametrize("name", ["hello", "booking", "currency", "files", "notes", "report", "secure"])
 async def test_an_example_serves_itself(name: str, tmp_path: Path) -> None:
-    port = lasting_port()
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", AS_MAIN, str(EXAMPLES / f"{name}.py"), str(port),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd=tmp_path,

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+PUBLIC = (
+    "dragoman",
+    "dragoman.auth",
+    "dragoman.client",
+    "dragoman.errors",
+    "dragoman.executor",
+    "dragoman.mcp",
+    "dragoman.push",
+)
 HEAVY = (
     "joserfc",
     "cryptography",
@@ -90,15 +103,48 @@ def test_dir_shows_every_public_name_also_those_that_are_imported_later() -> Non
         assert done.stdout.strip() == "[]"
 
 
-def test_documents_and_examples_import_public_modules_only() -> None:
-    public = {"", "auth", "client", "errors", "executor", "mcp", "push"}
-    public |= {f"adapters.{name}" for name in ("langgraph", "openai_agents", "pydantic_ai", "smolagents")}
+@pytest.mark.parametrize("module", PUBLIC)
+def test_type_checkers_find_names_that_a_public_module_does_not_have(module: str) -> None:
+    source = inspect.getsource(import_module(module))
+    # mypy takes a module with `__getattr__` for one that has every name: a misspelled import would be `Any`
+    assert "__getattr__" not in {getattr(statement, "name", "") for statement in ast.parse(source).body}
+
+
+PUBLIC_WITH_ADAPTERS = {
+    *PUBLIC,
+    *(f"dragoman.adapters.{name}" for name in ("langgraph", "openai_agents", "pydantic_ai", "smolagents")),
+}
+
+
+def test_documents_and_examples_import_public_names_only() -> None:
     root = Path(__file__).parent.parent
     texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.py")]
     assert len(texts) > 10
     for file in texts:
-        for module in re.findall(r"from dragoman(?:\.([\w.]+))? import", file.read_text()):
-            assert module in public, f"{file.name} imports dragoman.{module}"
+        for module, named, listed in re.findall(_IMPORT, file.read_text()):
+            assert module in PUBLIC_WITH_ADAPTERS, f"{file.name} imports {module}"
+            names = {name.split()[0] for name in (named or listed).split(",") if name.strip()}
+            assert names <= names_of(module), f"{file.name} imports what {module} does not list"
+
+
+def test_the_documentation_of_the_package_names_every_public_module() -> None:
+    import dragoman
+
+    assert dragoman.__doc__
+    assert set(re.findall(r"`(dragoman[\w.]*)`", dragoman.__doc__)) == PUBLIC_WITH_ADAPTERS
+
+
+_IMPORT = r"from (dragoman[\w.]*) import (?:\(([^)]*)\)|([^\n#(]+))"
+
+
+def names_of(module: str) -> set[str]:
+    """`__all__` of a module, which may need an extra to be imported."""
+    found = find_spec(module)
+    assert found is not None and found.origin is not None
+    for node in ast.parse(Path(found.origin).read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError(f"{module} has no __all__")
 
 
 def test_a_turn_shows_agent_code_only_what_is_documented() -> None:

@@ -1,19 +1,4 @@
-"""Who may import whom. Downwards only.
-
-    cli                                  wires everything; nobody imports it
-       console                           all below
-       hub  bridge                       all below, not each other
-       mcp                               agent server client engine observe auth
-       catalogue                         server client, the protocols of stores, the guard of push
-       server.application .runtime       put a server together, and run it: all below but the hub
-       adapters                          executor agent engine client mcp dialects
-       executor                          agent engine
-       agent      server client push     agent: engine auth      server, client: dialects auth (not engine)
-       observe                           engine
-       engine     stores buses           engine: model      stores, buses, push: engine.protocols, .push_configs, .records
-                                         (buses: and where a store's database is)
-       dialects   auth                   model errors
-       model -> errors
+"""Who may import whom: downwards only, as the table in `docs/architecture.md` says.
 
 A package may always import itself. What is not in its row below, it may not import, at the top of a file or inside a
 function, for types or for good.
@@ -22,15 +7,24 @@ function, for types or for good.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).parent.parent / "src"
+ARCHITECTURE = SRC.parent / "docs" / "architecture.md"
 
-PROTOCOLS = ("engine.protocols", "engine.push_configs", "engine.records", "engine.transition")
+PROTOCOLS = (
+    "engine.protocols",
+    "engine.push_configs",
+    "engine.records",
+    "engine.snapshot",
+    "engine.transition",
+)
 ANYTHING = ("",)
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -66,7 +60,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "catalogue": (
         "server",
         "client",
-        "engine.protocols",
+        *PROTOCOLS,
         "observe.terminal",
         "push.guard",
         "dialects",
@@ -116,7 +110,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "agent.agent": ("client", "server"),
     "agent.testing": ("client", "server"),
     "server.application": (*WIRING, "mcp"),
-    "server.options": WIRING,
+    "server.options": ("engine", "observe", "push"),
     "server.runtime": WIRING,
 }
 """Modules that may import more than their package: `agent.run()` and `agent.test()` import upwards when they are called, and
@@ -136,7 +130,7 @@ CORE = {
 EXTRAS: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("observe.otel",),
     "rich": ("cli",),
-    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc", "client.transport.grpc"),
+    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc"),
     "grpc_health": ("server.grpc",),
     "starlette": ("executor.routes", "executor.server"),
     "fastapi": ("executor.routes",),
@@ -160,8 +154,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "asyncpg": (
         "stores.postgres.address",
         "stores.postgres.database",
-        "hub.store.postgres",
         "stores.postgres.pool",
+        "hub.store.postgres",
     ),
     "obstore": ("hub.store.s3_blobs",),
     "any_llm": ("hub.models.hosted",),
@@ -227,6 +221,70 @@ def broken(src: Path) -> list[str]:
 
 def test_imports_only_go_down() -> None:
     assert not (wrong := broken(SRC)), "\n" + "\n".join(wrong)
+
+
+def test_the_architecture_shows_the_same_table() -> None:
+    text = ARCHITECTURE.read_text()
+    rows = re.findall(
+        r"^\| `(\w+)` \| ((?:`[\w.]+` ?)*)\|$", text[text.index("## Who may import whom") :], re.MULTILINE
+    )
+    shown = {package: sorted(re.findall(r"`([\w.]+)`", row)) for package, row in rows}
+    everywhere = {"model", "errors", *PROTOCOLS}
+    enforced = {
+        package: sorted({*row} - everywhere | ({"protocols"} if {*PROTOCOLS} <= {*row} else set()))
+        for package, row in ALLOWED.items()
+        if row and row is not ANYTHING
+    }
+    assert shown == enforced
+    assert all(f"`{name.replace('.', '/')}.py`" in text for name in PROTOCOLS)
+
+
+def cycle(src: Path) -> list[str]:
+    """Modules that import each other at the top of their files, also if only for types; empty if there are none."""
+    files = {
+        name.removesuffix("__init__").rstrip("."): (file, package) for file, package, name in modules(src)
+    }
+
+    def module_of(target: str) -> str | None:
+        """The module that has what is imported: `x.y` may be the module `x.y`, or the name `y` in `x`."""
+        rest = target.removeprefix("dragoman.")
+        return next((name for name in (rest, rest.rpartition(".")[0]) if name in files), None)
+
+    imported = {
+        name: {found for target in imports_at_the_top(*where) if (found := module_of(target))} - {name}
+        for name, where in files.items()
+    }
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def imports_at_the_top(file: Path, package: str) -> Iterator[str]:
+    inside = {
+        line
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    return (
+        target
+        for line, target in imports(file, package)
+        if line not in inside and target.startswith("dragoman.")
+    )
+
+
+def test_no_modules_import_each_other_not_even_for_types() -> None:
+    assert cycle(SRC) == []
+
+
+def test_a_cycle_for_types_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "dragoman" / "engine"
+    package.mkdir(parents=True)
+    (package / "turn.py").write_text("from dragoman.engine.runner import Runner")
+    (package / "runner.py").write_text("if TYPE_CHECKING:\n    from dragoman.engine import turn")
+    assert set(cycle(tmp_path / "src")) == {"engine.turn", "engine.runner"}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from dragoman.dialects.v1_0 import _leniently
 from dragoman.errors import A2AError
 from dragoman.hub.agents.commands import TextFilter, parse
 from dragoman.hub.agents.constitution import Advisor, Constitution
-from dragoman.hub.agents.routing import for_event, guess
+from dragoman.hub.agents.routing import agent_for_event, guess
 from dragoman.hub.models import ChatMessage, Prompt
 from dragoman.hub.models.local import demo_reply as reply
 from dragoman.hub.schedules import run_times
@@ -39,8 +39,10 @@ from dragoman.hub.tools.fetcher import _CODECS, html_text, page_text
 from dragoman.model.answers import choice
 from dragoman.model.ops import ListTasks
 from dragoman.observe.logs import PlainLines, redact
+from dragoman.observe.redact import redact_text
 from dragoman.observe.terminal import sanitize
 from dragoman.server.limits import Limits
+from tests import growth
 from tests.growth import assert_linear
 
 ROOT = Path(dragoman.__file__).parent
@@ -121,8 +123,12 @@ WORST: dict[str, tuple[Case, ...]] = {
     "publish: \\bAND\\b": (("split", "", "AND ", ""), ("split", "", "A", "")),
     "registered._NAME": (("fullmatch", "", "a", "!"),),
     "registered: [^a-z0-9]+": (("sub", "", "-", ""), ("sub", "", "-a", "")),
-    "common._CAMEL": (("sub", "", "aA", ""), ("sub", "", "a", "")),
-    "common._WORD": (("findall", "", "a", ""), ("findall", "", "a ", ""), ("findall", "", "\u4e00", "")),
+    "search_words._CAMEL": (("sub", "", "aA", ""), ("sub", "", "a", "")),
+    "search_words._WORD": (
+        ("findall", "", "a", ""),
+        ("findall", "", "a ", ""),
+        ("findall", "", "\u4e00", ""),
+    ),
     "memory._ENDING": (("sub", "", "a", "!"), ("sub", "", "es", "!")),
     "oauth._TOKEN_LIKE": (("sub", "", "a", ""), ("sub", "", "aaaaaaaa ", "")),
     "smolagents: (?:\\\\u[dD][89abAB][0-9a-fA-F]{2})$": (("sub", "", "\\ud8ff", "!"),),
@@ -254,7 +260,7 @@ WORST: dict[str, tuple[Case, ...]] = {
     "missing._SHAPES": (("fullmatch", "A", "Request", "!"), ("fullmatch", "ClientA", "a", "!")),
     "execution._RANDOM": (("match", "", "a", ""), ("match", "", "aaaaaaaa-", "")),
     "files: [0-9a-f]{64}": (("findall", "", "a" * 63 + "-", ""), ("findall", "", "a", "")),
-    "artifacts._DEVICES": (("fullmatch", "con.", ".", "\n"),),
+    "artifacts._DEVICE_NAME": (("fullmatch", "con.", ".", "\n"),),
     "artifacts._MIME": (("fullmatch", "a/b", ";a=b", "!"), ("fullmatch", "", "a", "/")),
     "artifacts: /+": (("sub", "", "/", "a"), ("sub", "", "/a", "")),
     "model._SURROGATE": (("search", "", "é", ""),),
@@ -265,15 +271,21 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "```", "a", "`"),
         ("fullmatch", "", "~", "\n"),
     ),
-    "commands._CLOSED": (("fullmatch", "[END ", "A ", ""),),
-    "commands._CLOSING": (("fullmatch", "[END ", "A ", "a"),),
-    "commands._OPENED": (("match", "[/", "a", ""),),
+    "commands._FRAME_END": (("fullmatch", "[END ", "A ", ""),),
+    "commands._FRAME_END_SO_FAR": (("fullmatch", "[END ", "A ", "a"),),
+    "commands._FRAME_START": (("match", "[/", "a", ""),),
     "constitution.ID": (("fullmatch", "", "a", ""),),
     "constitution: ^[A-Za-z0-9_-]{1,64}(?!\\n)$": (("search", "", "a", "\n"),),
     "blobs._KEY": (("fullmatch", "t", "1", ""), ("fullmatch", "t1/", "0", "")),
-    "quote._BREAK": (("sub", "", "\r", "a"), ("sub", "", "a\u2028", "")),
+    "quote._LINE_BREAK": (("sub", "", "\r", "a"), ("sub", "", "a\u2028", "")),
     "quote._INVISIBLE": (("sub", "", "\x00", "a"), ("sub", "", "a", ""), ("sub", "", "\ufe00", "")),
-    "quote._TOKEN": (
+    "quote._JOINER_RUN": (
+        ("sub", "", "\u200d", "a"),
+        ("sub", "", "a\ufe0f", ""),
+        ("sub", "", "\ufe0f\u200d", ""),
+    ),
+    "quote._UNSEEN": (("sub", "", "\u200d", "a"), ("sub", "", "\r", "a"), ("sub", "", "a\x00", "")),
+    "quote._CONTROL_TOKEN": (
         ("sub", "", "<", ""),
         ("sub", "", "[/TOOL_CALLS", ""),
         ("sub", "", "<</", ""),
@@ -314,7 +326,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("sub", "&#", "1", ""),
     ),
     "fetcher: \\n{3,}": (("sub", "", "\n\na", ""), ("sub", "", "\n", "")),
-    "local._RULES": (
+    "local._AGENT_WORDS": (
         ("search", "", "US", ""),
         ("search", "", "hello t", ""),
         ("search", "", "report", ""),
@@ -333,7 +345,7 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("fullmatch", "", "every ", ""),
     ),
     "memory_search: \\w+": (("findall", "", "a", ""), ("findall", "", "a ", "")),
-    "message_input._IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
+    "models.IMAGE_TYPE": (("fullmatch", "image/", "a", ""),),
     "tokens.NAME": (("fullmatch", "", "a ", ""),),
     "mcp._ADDRESS": (("match", "", "a", ""),),
     "tools: [^A-Za-z0-9_-]": (("sub", "", "!", ""), ("sub", "", "a!", "")),
@@ -368,6 +380,18 @@ WORST: dict[str, tuple[Case, ...]] = {
         ("search", "", "a", ";"),
         ("search", "", " - at ", ";"),
         ("search", "", "a.", ""),
+    ),
+    "answers._TURNS": (
+        ("search", "", ";", "a"),
+        ("search", ";", " ", "a"),
+        ("search", "", "- ", "a"),
+        ("search", "-", " ", "a"),
+        ("search", "", " ", "a"),
+    ),
+    "protocol._HOST": (
+        ("fullmatch", "", "a", " "),
+        ("fullmatch", "[", ":", "a"),
+        ("fullmatch", "a:", "1", "a"),
     ),
     "answers._PLACE": (
         ("search", "", "at `$.", ""),
@@ -592,16 +616,34 @@ def _own_name(key: str) -> str:
     return key.partition(": ")[2] or key.rpartition(".")[2]
 
 
-def test_the_square_is_told_from_the_line() -> None:
-    def pairs(items: list[int]) -> list[int]:
-        return [a for a in items for b in items if a > b]
+class ClockOfWork:
+    """A clock that goes only when work is done, so that what is measured is what was done."""
 
-    assert_linear("".join, lambda n: ["x"] * n)
-    assert_linear(len, lambda n: "x" * n)
-    with pytest.raises(AssertionError, match="cost"):
-        assert_linear(pairs, lambda n: [1] * n, 1 << 12)
-    with pytest.raises(AssertionError, match="cost"):
-        assert_linear(re.compile(r"\s+$").search, lambda n: " " * n + "x", 1 << 14)
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def thread_time(self) -> float:
+        return self.seconds
+
+    def work(self, cost_of: Callable[[int], float]) -> Callable[[int], None]:
+        def run(n: int) -> None:
+            self.seconds += cost_of(n) * 1e-6
+
+        return run
+
+
+def test_quadratic_growth_is_distinguished_from_linear_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ClockOfWork()
+    monkeypatch.setattr(growth, "time", clock)
+
+    def n_itself(n: int) -> int:
+        return n
+
+    for linear in (lambda n: n, lambda n: 5000 + n, lambda n: 7, lambda n: n * (2 if n > 1 << 16 else 1)):
+        assert_linear(clock.work(linear), n_itself)
+    for steeper in (lambda n: n * n, lambda n: n * n / 1000, lambda n: n**3, lambda n: 5000 + n * n / 10):
+        with pytest.raises(AssertionError, match="cost"):
+            assert_linear(clock.work(steeper), n_itself, 1 << 14)
 
 
 def test_every_expression_has_a_worst_case() -> None:
@@ -657,6 +699,20 @@ _AGENTS = [
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "a log line": (lambda text: PlainLines().format(_record(text)), ("eyJ-", "\x1b", "token=", "://a:")),
     "redact": (redact, ("eyJ-", "a ", "-----BEGIN ")),
+    "redact_text": (
+        redact_text,
+        (
+            "Bearer ",
+            "Bearer x",
+            "eyJ",
+            "eyJx",
+            "https://",
+            "sk-",
+            "a.",
+            "AKIA",
+            "-----BEGIN PRIVATE KEY-----",
+        ),
+    ),
     "sanitize": (sanitize, ("\x1b[", "\u202e", "\x1b]0;", "\ud800")),
     "html_text": (
         html_text,
@@ -664,8 +720,13 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
             "<",
             "<!",
             "<!--",
+            "<![CDATA[",
+            "<?",
             "<a ",
+            "<a x=",
+            "<a b='",
             "<a>",
+            "</a",
             "<p>",
             "&",
             "&#",
@@ -674,6 +735,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
             "&a",
             "&amp;",
             "<svg>",
+            "<head>",
             "<script>",
             "</",
             "\n",
@@ -698,7 +760,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
         ("* ", "1,", " in ", "in a", "*/2,", "@", "cron ", "in ", "every ", " ", "1"),
     ),
     "intent.guess": (lambda text: guess(text, [Constitution(id="a")]), ("@a", "aaa ", "ing", "İ")),
-    "matches_glob": (lambda text: for_event(text, _AGENTS), ("a", "b", "[")),
+    "matches_glob": (lambda text: agent_for_event(text, _AGENTS), ("a", "b", "[")),
     "the sentence of a wrong member": (_wrong_enum, ("a", " - at `", "`", "\n")),
     "answers.choice": (
         lambda text: choice("a" + text, Literal["red", "green"]),
@@ -709,7 +771,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
         ("[/agent a]\n", "[/agent ", "\n[END AGENT]", "[/agent a]\n[END AGENT]\n", "QUERY: "),
     ),
     "gate.verdict": (lambda text: verdict(text, Advisor(model="m")), ("<signal>", "<signal>a", " ")),
-    "version_of": (lambda text: version_of.__wrapped__(text), ("1", "1.", "v")),
+    "version_of": (version_of, ("1", "1.", "v")),
 }
 """Functions that read foreign text, and what is repeated in it."""
 

@@ -7,7 +7,9 @@ wrap          serve an agent of LangGraph, pydantic-ai, the OpenAI Agents SDK an
 serve         several agents in one process; `application` is the same as an ASGI app
 
 The public modules are `dragoman`, `dragoman.auth` (who is calling), `dragoman.client` (credentials, retries),
-`dragoman.errors`, `dragoman.push` (receiving notifications), `dragoman.executor` (agents written for the SDK) and `dragoman.mcp` (tools of MCP servers). Their
+`dragoman.errors`, `dragoman.push` (receiving notifications), `dragoman.executor` (agents written for the SDK),
+`dragoman.mcp` (tools of MCP servers), and for the agents of frameworks `dragoman.adapters.langgraph`,
+`dragoman.adapters.openai_agents`, `dragoman.adapters.pydantic_ai` and `dragoman.adapters.smolagents`. Their
 `__all__` lists what is public. Every other module is internal and may change in any release.
 """
 
@@ -23,8 +25,8 @@ from dragoman.agent.extensions import (
     TraceabilityExtension,
     UsageExtension,
 )
+from dragoman.engine.artifact_writer import ArtifactWriter
 from dragoman.engine.conversation import ConversationMessage
-from dragoman.engine.recorded import ArtifactWriter
 from dragoman.engine.streamed import Result, StartOver, Status
 from dragoman.engine.tools import Tool, ToolResult
 from dragoman.engine.turn import Turn
@@ -115,13 +117,15 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import the server and the client when they are first used: a client needs no server, and a server no client."""
-    if name in _LAZY:
-        from importlib import import_module
+if not TYPE_CHECKING:  # else type checkers accept every name
 
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import the server and the client when they are first used: a client needs no server, and a server no client."""
+        if name in _LAZY:
+            from importlib import import_module
+
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

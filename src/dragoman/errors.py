@@ -23,6 +23,36 @@ from logging import Logger
 from types import TracebackType
 from typing import Any
 
+__all__ = [
+    "A2AError",
+    "ContentTypeNotSupported",
+    "ExtendedCardNotConfigured",
+    "ExtensionRequired",
+    "Forbidden",
+    "InvalidAgentResponse",
+    "InvalidParams",
+    "InvalidRequest",
+    "MethodNotFound",
+    "ParseError",
+    "ProtocolError",
+    "PushNotSupported",
+    "QuotaExceeded",
+    "RateLimited",
+    "StoreDamaged",
+    "StoreUnavailable",
+    "StreamingNotSupported",
+    "TaskClosed",
+    "TaskNotCancelable",
+    "TaskNotFound",
+    "TaskUnreadable",
+    "ToolFailed",
+    "Unauthenticated",
+    "Unavailable",
+    "Unreachable",
+    "UnsupportedOperation",
+    "VersionNotSupported",
+]
+
 DOMAIN = "a2a-protocol.org"
 
 
@@ -126,7 +156,7 @@ class StreamingNotSupported(UnsupportedOperation):
 
 
 class TaskClosed(UnsupportedOperation):
-    """The task is finished and takes no more messages."""
+    """The task is finished, or does not wait with the question that the message answers, and takes no such message."""
 
 
 class ContentTypeNotSupported(A2AError):

@@ -5,6 +5,8 @@ The frameworks themselves are tested by `tests/interop/test_frameworks.py`."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -292,20 +294,37 @@ def test_wrap_refuses_a_class_and_an_option_that_does_not_exist() -> None:
 
 async def test_tasks_share_one_instance_one_after_the_other_or_get_one_each() -> None:
     alone = Instances("only")
-    async with alone.take() as first:
-        second = asyncio.create_task(_take(alone))
+    async with alone.acquire() as first:
+        second = asyncio.create_task(_acquire(alone))
         await asyncio.sleep(0)
         assert first == "only" and not second.done()
     assert await second == "only"
     made = iter("abc")
     many = Instances(next(made), lambda: next(made))
-    async with many.take() as one, many.take() as other:
+    async with many.acquire() as one, many.acquire() as other:
         assert (one, other) == ("b", "c")
 
 
-async def _take(instances: Instances) -> Any:
-    async with instances.take() as taken:
-        return taken
+def test_an_instance_keeps_no_event_loop_that_is_closed() -> None:
+    alone = Instances("only")
+    loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+    async def acquire_twice() -> None:
+        loops.add(asyncio.get_running_loop())
+        async with alone.acquire():
+            second = asyncio.create_task(_acquire(alone))
+            await asyncio.sleep(0)
+        await second
+
+    for _ in range(5):
+        asyncio.run(acquire_twice())
+    gc.collect()
+    assert len(loops) <= 1
+
+
+async def _acquire(instances: Instances) -> Any:
+    async with instances.acquire() as acquired:
+        return acquired
 
 
 async def test_wrap_serves_an_executor() -> None:

@@ -194,7 +194,9 @@ async def test_text_and_data_go_where_they_belong() -> None:
         (taking(Annotated[int, pydantic.Field(le=5)]), "9", "x: Expected `int` <= 5"),
         (taking(Seat), {"row": -1}, "x: row: Input should be greater than 0"),
         (taking(Annotated[str, msgspec.Meta(max_length=3)]), "four", "x: Expected `str` of length <= 3"),
-        (taking(list[str]), "hello", "'x' is missing: send it as data, or as JSON"),
+        (taking(list[str]), "hello", "'x' is missing: send it as data, or as JSON$"),
+        (taking(Person), "hello", "'x' is missing: send it as data, or as JSON, with name, trips$"),
+        (taking(Seat), "hello", "'x' is missing: send it as data, or as JSON, with row$"),
         (lambda a, b: None, "text", "'a' is missing: send data with a, b"),
     ],
     ids=[
@@ -205,6 +207,8 @@ async def test_text_and_data_go_where_they_belong() -> None:
         "pydantic-dataclass",
         "too-long",
         "no-list",
+        "no-model",
+        "no-dataclass",
         "two-texts",
     ],
 )

@@ -141,7 +141,9 @@ async def test_data_that_does_not_fit_is_refused_with_the_reason_and_makes_no_ta
     async with agent.test() as client:
         with pytest.raises(errors.InvalidParams, match="city"):
             await client(data={"days": 2})
-        with pytest.raises(errors.InvalidParams, match="'trip' is missing: send it as data, or as JSON"):
+        with pytest.raises(
+            errors.InvalidParams, match="'trip' is missing: send it as data, or as JSON, with city, days"
+        ):
             await client("no data at all")
         assert [task async for task in client.list()] == []
 
@@ -432,6 +434,68 @@ async def test_returned_messages_parts_and_artifacts_are_sent_as_they_are() -> N
         assert message_of(await client("mixed")).parts == (words, link, data)
 
 
+async def test_a_reply_can_be_set_without_returning_it() -> None:
+    agent = Agent("A", description="x")
+
+    @agent.skill(reply=True)
+    async def bare(turn: Turn) -> None:
+        turn.reply("set")
+
+    @agent.skill(reply=True)
+    async def returned(turn: Turn) -> str:
+        turn.reply("set")
+        return "returned"
+
+    async with agent.test() as client:
+        assert message_of(await client("go", skill="bare")).text == "set"
+        assert message_of(await client("go", skill="returned")).text == "returned"
+
+
+async def test_the_reply_of_a_task_is_the_message_of_its_end() -> None:
+    agent = Agent("A", description="x")
+
+    @agent.skill
+    async def task(turn: Turn) -> None:
+        turn.reply("set")
+
+    @agent.skill(reply=True)
+    async def shown(turn: Turn) -> None:
+        turn.reply("set")
+        await turn.status("working")
+
+    @agent.skill
+    async def finished(turn: Turn) -> None:
+        turn.reply("set")
+        turn.finish(TaskState.REJECTED, "no")
+
+    async with agent.test() as client:
+        for skill, text in (("task", "set"), ("shown", "set"), ("finished", "no")):
+            ended = task_of(await client.send("go", skill=skill))
+            assert ended.status.message is not None
+            assert (ended.status.message.text, ended.status.message.task_id) == (text, ended.id)
+
+
+@pytest.mark.parametrize("reply", [True, False])
+async def test_a_message_without_parts_has_an_empty_text(reply: bool) -> None:
+    agent = Agent("A", description="x")
+
+    @agent.skill(reply=reply)
+    async def nothing(turn: Turn) -> Message:
+        return Message(message_id="m", role=Role.AGENT, parts=())
+
+    @agent.skill(reply=reply)
+    async def finished(turn: Turn) -> None:
+        turn.finish(TaskState.FAILED, Message(message_id="m", role=Role.AGENT, parts=()))
+        turn.show()
+
+    async with agent.test() as client:
+        answer = await client.send("go", skill="nothing")
+        ended = task_of(await client.send("go", skill="finished"))
+        said = message_of(answer) if reply else task_of(answer).status.message
+        for message in (said, ended.status.message):
+            assert message is not None and message.parts == (Part(text=""),)
+
+
 async def test_a_reply_that_is_yielded_is_one_message() -> None:
     agent = Agent("A")
 
@@ -534,8 +598,7 @@ def test_the_typed_options_are_the_parameters_of_what_they_are_passed_to() -> No
     from dragoman.agent.skill import SkillOptions, declare
     from dragoman.engine.delegate import CallOptions, make_request
     from dragoman.engine.runner import NodeOptions, Runner
-    from dragoman.server.application import application
-    from dragoman.server.options import AppOptions, ServeOptions
+    from dragoman.server.options import AppOptions, AppSettings, ServeOptions
     from dragoman.server.runtime import serve
 
     def names(function: Any) -> set[str]:
@@ -545,7 +608,7 @@ def test_the_typed_options_are_the_parameters_of_what_they_are_passed_to() -> No
     def keys(options: Any) -> set[str]:
         return set(options.__optional_keys__)
 
-    assert keys(AppOptions) == names(application) - {"shared_counters"} | keys(NodeOptions)
+    assert keys(AppOptions) == names(AppSettings) | keys(NodeOptions)
     assert keys(ServeOptions) == names(serve) | keys(AppOptions)
     assert keys(NodeOptions) == names(Runner) - {"queue", "load", "peers", "observer"}
     assert keys(CallOptions) == names(make_request) | {"wait", "extensions"}

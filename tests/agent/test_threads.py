@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -144,3 +146,17 @@ async def test_a_function_that_blocks_the_event_loop_is_named_in_a_warning(
         assert not log_messages()
         await client("hi", skill="busy")
     assert ["'busy' held up everybody" in line for line in log_messages()] == [True]
+
+
+def test_event_loops_that_are_closed_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skill, "MAX_THREADS", 1)  # so that a call waits, and what it waits for knows its loop
+    loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+    async def call_twice() -> None:
+        loops.add(asyncio.get_running_loop())
+        await asyncio.gather(in_thread(lambda: None), in_thread(lambda: None))
+
+    for _ in range(5):
+        asyncio.run(call_twice())
+    gc.collect()
+    assert len(loops) <= 1

@@ -121,6 +121,7 @@ async def test_other_credentials_than_bearer_tokens_are_ignored() -> None:
         ({"exp": "tomorrow"}, "time|NumericDate"),
         ({"exp": True}, "time|NumericDate"),
         ({"exp": 10**400}, "time|NumericDate"),
+        ({"exp": 1e300}, "not a time"),
         ({"nbf": 10**400}, "time|NumericDate"),
         ({"iat": -(10**400)}, "time|NumericDate"),
         ({"nbf": time.time() + 7200}, "not yet valid|in the future"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,4 +84,19 @@ async def test_an_invalid_file_changes_nothing_and_is_logged(
 async def test_an_invalid_file_at_the_start_is_an_error(file: Path, broken: str) -> None:
     write(file, broken)
     with pytest.raises(ValueError, match=r"truncated|hash"):
+        Bearer(file)
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ("{", "Input data was truncated"),
+        ('{"eve": 5}', 'it should be {"NAME": "HASH"} or '),
+        ('{"eve": {"secert": "x"}}', "missing required field `secret`"),
+        ('{"eve": "secret"}', "the secret of 'eve' is not a SHA-256"),
+    ],
+)
+def test_a_file_that_is_invalid_from_the_start_is_named(file: Path, broken: str, why: str) -> None:
+    write(file, broken)
+    with pytest.raises(ValueError, match=f"^holders.json cannot be read: .*{re.escape(why)}"):
         Bearer(file)

@@ -119,7 +119,9 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
     return code, out.out, out.err
 
 
-def test_keys_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_created_rotated_and_listed_in_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = ("--dir", str(tmp_path / "keys"))
     code, first, _ = run_command(capsys, "keys", "new", *where)
     assert code == 0

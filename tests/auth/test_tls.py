@@ -22,8 +22,9 @@ from dragoman.server.mount import client_certificate
 from dragoman.server.runtime import running
 from dragoman.server.tls import ServerTls, server_context
 from tests.auth.certificates import Authority
+from tests.ports import free_port
 from tests.requirements import requirement
-from tests.serving import Server, lasting_port
+from tests.serving import Server
 from tests.waiting import until, until_works
 
 TOKEN = "alice-token"
@@ -260,7 +261,7 @@ async def test_a_server_notices_its_new_certificate_over_http_and_grpc(tmp_path:
     file.write_text(
         "from dragoman import Agent\nagent = Agent('A')\n@agent.skill\ndef a(x: str) -> str: return x\n"
     )
-    tls, port = ("--tls-cert", files.certificate, "--tls-key", files.key), lasting_port()
+    tls, port = ("--tls-cert", files.certificate, "--tls-key", files.key), free_port()
     server = Server(file, options=(*tls, "--grpc-port", str(port)))
     server.url = server.url.replace("http:", "https:")
     async with server:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman import Agent, Part, Turn
 from dragoman.bridge.application import Bridge, make_bridge
-from dragoman.bridge.settings import one_route
+from dragoman.bridge.settings import make_one_route
 from dragoman.client import Client, connect
 from dragoman.errors import InvalidParams
 from dragoman.model.content import Message
@@ -148,7 +148,7 @@ async def bridged(
         if not isinstance(upstream, str):
             app = as_stranger(upstream) if stranger else upstream
             upstream = await stack.enter_async_context(running(app))
-        bridge = make_bridge(one_route(upstream, **settings))
+        bridge = make_bridge(make_one_route(upstream, **settings))
         url = await stack.enter_async_context(running(bridge.app(store=store, **(server or {}))))
         yield url, bridge
 

@@ -19,7 +19,7 @@ from dragoman.errors import Forbidden, Unauthenticated
 from dragoman.model.card import AgentCard
 from dragoman.server.runtime import running
 from tests.bridge.bridging import Crew, bridged, crew_app
-from tests.serving import lasting_port
+from tests.ports import free_port
 
 INITIALIZE = json.dumps({
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -62,7 +62,7 @@ async def test_versions_limits_what_is_shown() -> None:
 
 async def test_a_signed_card_is_signed_again_and_keeps_the_verdict(keys: Any, tmp_path: Path) -> None:
     theirs, ours = keys("theirs"), keys("ours")
-    port, here = lasting_port(), lasting_port()
+    port, here = free_port(), free_port()
     there = f"http://127.0.0.1:{port}"
     (tmp_path / "trusted.json").write_text(json.dumps(theirs.public()))
     app = crew_app(Crew(), keys=theirs, public_url=there)
@@ -79,7 +79,7 @@ async def test_a_card_that_no_trusted_key_has_signed_is_not_taken(keys: Any, tmp
     (tmp_path / "trusted.json").write_text(json.dumps(keys("others").public()))
     signed_by = str(tmp_path / "trusted.json")
     async with bridged(crew_app(Crew()), signed_by=signed_by) as (_, bridge):
-        assert bridge.routes[0].upstream.known is None
+        assert bridge.routes[0].upstream.known_card is None
         assert "not signed" in bridge.routes[0].upstream.health().error
 
 

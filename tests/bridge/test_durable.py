@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.bridge.application import make_bridge
-from dragoman.bridge.settings import one_route
+from dragoman.bridge.settings import make_one_route
 from dragoman.client import Client, connect
 from dragoman.client.reply import TaskFailed
 from dragoman.errors import A2AError
@@ -18,7 +18,7 @@ from dragoman.model.content import Message
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.server.runtime import running
 from tests.bridge.bridging import Crew, bridged, caller_of, crew_app, shape
-from tests.serving import lasting_port
+from tests.ports import free_port
 from tests.waiting import until
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
@@ -175,7 +175,7 @@ async def test_the_bridge_adds_lists_and_idempotency_to_an_agent_that_has_none(c
 
 
 async def test_a_bridge_starts_while_its_agent_is_away_and_waits_for_it(crew: Crew) -> None:
-    port = lasting_port()
+    port = free_port()
     async with bridged(f"http://127.0.0.1:{port}") as (url, _):
         with pytest.raises(A2AError):
             async with connect(url):
@@ -215,14 +215,14 @@ async def test_calls_of_a_bridge_are_one_deeper(crew: Crew, client: Client) -> N
 
 @pytest.mark.parametrize("mode", ["durable", "pass"])
 async def test_two_bridges_that_call_each_other_end(mode: str) -> None:
-    port = lasting_port()
+    port = free_port()
     settings: dict[str, Any] = {"mode": mode, "wait": 0.2}
     async with AsyncExitStack() as here:
         async with running(crew_app(Crew()), port=port) as there:
             url, _ = await here.enter_async_context(bridged(there, **settings))
             async with connect(url) as client:
                 assert (await client("hi")).text == "HI"
-        back = make_bridge(one_route(url, **settings))  # where the agent was is now a bridge to us
+        back = make_bridge(make_one_route(url, **settings))  # where the agent was is now a bridge to us
         await here.enter_async_context(running(back.app(store="memory:"), port=port))
         async with connect(url) as client:
             with pytest.raises((TaskFailed, A2AError)):
@@ -253,5 +253,5 @@ async def test_an_agent_that_does_not_stop_is_stopped(crew: Crew) -> None:
     async with bridged(crew_app(crew), max_task_mb=1) as (url, _), connect(url) as client:
         reply = await client.send("go", skill="endless")
         assert reply.state is TaskState.FAILED
-        assert "more than one task may hold" in (await client.get(reply.id)).status.message.text  # type: ignore[union-attr]
+        assert "more than one task may store" in (await client.get(reply.id)).status.message.text  # type: ignore[union-attr]
         await crew.canceled.wait()

@@ -449,7 +449,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
             raise OSError("no packet leaves this test")
         return await original(address, port)
 
-    monkeypatch.setattr(guard_module, "_resolve", resolve)
+    monkeypatch.setattr(guard_module._Resolver, "resolve", staticmethod(resolve))
     monkeypatch.setattr(guard_module, "_connect", dial)
     return names
 

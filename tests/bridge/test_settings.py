@@ -69,7 +69,11 @@ def test_a_file_has_many_agents_each_with_what_holds_for_it(
     ("text", "why"),
     [
         ("[agents.crew]\nurl='http://crew'\nmodus='pass'", "line 3.*no setting 'modus' in \\[agents.crew\\]: is it 'mode'"),
-        ("[agents.crew]\nurl='http://crew'\nmode='both'", "line 3.*mode cannot be 'both'"),
+        ("[agents.crew]\nurl='http://crew'\nmode='both'", "line 3.*mode cannot be 'both': use durable, pass"),
+        ("[agents.crew]\nurl='http://crew'\nbinding='SOAP'", "binding is one of JSONRPC, HTTP.JSON, GRPC, not 'SOAP'"),
+        ("[agents.crew]\nurl='http://crew'\nversion='4'", "there is no A2A 4; known are 1.0"),
+        ("[agents.crew]\nurl='http://crew'\nsigned_by='keys.json'", "signed_by: there is no file .*keys.json"),
+        ("[auth]\ntokens='none.json'\n[agents]\ncrew='http://crew'", "auth: .*none.json: No such file or directory$"),
         ("[agents.crew]\nurl='http://crew'\ntimeout=0", "line 3.*timeout must be more than 0"),
         ("[agents.crew.skills.a]\nscope=['x']", "line 2.*no setting 'scope'.*is it 'scopes'"),
         ("[agents.crew]\npath='/x'", "crew needs a url"),

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from dragoman import Agent, Turn
 from dragoman.bridge import upstream as module
 from dragoman.bridge.application import make_bridge
-from dragoman.bridge.credentials import CallerAway
+from dragoman.bridge.credentials import NoCallerCredentials
 from dragoman.bridge.settings import BridgeSettings, RouteSettings
-from dragoman.bridge.upstream import Health, NotCalled, Upstream
+from dragoman.bridge.upstream import NotCalled, Upstream, UpstreamHealth
 from dragoman.client.transport.transport import AddressBlocked, NotSent
 from dragoman.errors import A2AError, TaskNotFound, Unauthenticated, Unavailable, Unreachable
 from dragoman.model.content import Message
@@ -189,7 +189,7 @@ async def test_a_full_upstream_lets_as_many_wait_as_run_and_refuses_the_rest() -
         calls = [asyncio.create_task(upstream.call(Call(), say())) for _ in range(4)]
         await until(lambda: len(site.calls), lambda n: n == 2)
         assert (upstream.health().active, upstream.health().waiting) == (2, 2)
-        with pytest.raises(Unavailable, match="as much to do as it may") as raised:
+        with pytest.raises(Unavailable, match="is busy") as raised:
             await upstream.call(Call(), say())
         assert raised.value.retry_after == 1 and len(site.calls) == 2
         site.hangs.set()
@@ -260,7 +260,7 @@ async def test_after_failures_in_a_row_the_agent_is_left_alone_until_one_call_su
             with pytest.raises(A2AError):
                 await upstream.call(Call(), GET)
         assert len(site.calls) == 3
-        with pytest.raises(Unavailable, match="is away") as raised:
+        with pytest.raises(Unavailable, match="is not available") as raised:
             await upstream.call(Call(), GET)
         assert raised.value.retry_after and len(site.calls) == 3
         health = upstream.health()
@@ -344,15 +344,15 @@ async def test_a_caller_that_leaves_says_nothing_about_the_agent() -> None:
 async def test_an_agent_that_is_away_at_the_start_is_found_when_it_comes() -> None:
     port = free_port()
     async with opened(f"http://127.0.0.1:{port}", breaker=2) as upstream:
-        assert upstream.known is None
+        assert upstream.known_card is None
         with pytest.raises(A2AError):
             await upstream.call(Call(), say())
         assert upstream.health().state == "down" and upstream.health().error
         async with Site(port=port):
-            await until(lambda: upstream.known)
+            await until(lambda: upstream.known_card)
             await until(lambda: upstream.health().servers[0].breaker, lambda state: state != "open")
             task = await upstream.call(Call(), say())
-            assert task.id == "t" and upstream.health() == Health(
+            assert task.id == "t" and upstream.health() == UpstreamHealth(
                 state="up", servers=upstream.health().servers
             )
 
@@ -386,7 +386,7 @@ async def test_an_old_card_is_read_again_in_the_background(monkeypatch: pytest.M
         site.card = {**site.card, "description": "another"}
         monkeypatch.setattr(module, "_CARD_SECONDS", 0.0)
         await upstream.call(Call(), say())
-        await until(lambda: upstream.known and upstream.known.description == "another")
+        await until(lambda: upstream.known_card and upstream.known_card.description == "another")
         await upstream.call(Call(), say())
 
 
@@ -568,10 +568,10 @@ async def test_a_durable_task_uses_what_its_caller_showed_last_and_waits_for_it_
             upstream.remember_caller(of("ada", "ADA"))
             upstream.remember_caller(Call(credentials={"authorization": "Bearer NOBODY"}))
             await upstream.call(of("ada"), say())
-            with pytest.raises(CallerAway):
+            with pytest.raises(NoCallerCredentials):
                 await upstream.call(of("bob"), say())
         async with opened(site.url, credentials={"type": "caller"}) as upstream:
-            with pytest.raises(CallerAway):
+            with pytest.raises(NoCallerCredentials):
                 await upstream.call(of("ada"), say())
             waiting = asyncio.create_task(upstream.wait_for_caller(of("ada")))
             upstream.remember_caller(of("bob", "BOB"))
@@ -596,15 +596,15 @@ async def test_workers_know_the_callers_of_a_route_together_and_of_another_route
         async with asyncio.timeout(10):
             await waiting
         await two.call(of("ada"), say())
-        with pytest.raises(CallerAway):
+        with pytest.raises(NoCallerCredentials):
             await other.call(of("ada"), say())
         one.remember_caller(of("ada", "NEW"))
         await two.call(of("ada"), say())
         site.status, site.body = 401, b"{}"
         for upstream in (two, one):  # it is refused, and nobody tries it again
-            with pytest.raises(CallerAway):
+            with pytest.raises(NoCallerCredentials):
                 await upstream.call(of("ada"), say())
-        assert secrets.get(one._credentials._name(("", "ada"))) == b""
+        assert secrets.get(one._credentials._shared_name(("", "ada"))) == b""
         assert tokens(site)[:2] == ["Bearer ADA", "Bearer NEW"]
         await other.close()
 
@@ -613,14 +613,14 @@ async def test_a_remembered_token_that_is_refused_is_forgotten_and_its_caller_wa
     async with Site() as site, opened(site.url, credentials={"type": "caller"}) as upstream:
         upstream.remember_caller(of("ada", "OLD"))
         site.status, site.body = 401, b"{}"
-        with pytest.raises(CallerAway):
+        with pytest.raises(NoCallerCredentials):
             await upstream.call(of("ada"), say())
         waiting = asyncio.create_task(upstream.wait_for_caller(of("ada")))
         await asyncio.wait([waiting], timeout=0)
         assert not waiting.done()
         with pytest.raises(Unauthenticated) as raised:  # who is here is told, and need not be waited for
             await upstream.call(of("ada", "ALSO-OLD"), say())
-        assert not isinstance(raised.value, CallerAway)
+        assert not isinstance(raised.value, NoCallerCredentials)
         upstream.remember_caller(of("ada", "NEW"))
         async with asyncio.timeout(10):
             await waiting
@@ -631,7 +631,7 @@ async def test_a_remembered_token_is_forgotten_when_it_expires() -> None:
     server.issuer = "https://login.example"
     async with Site() as site, opened(site.url, credentials={"type": "caller"}) as upstream:
         upstream.remember_caller(of("ada", server.token("ada", "x", lasts=-1)))
-        with pytest.raises(CallerAway):
+        with pytest.raises(NoCallerCredentials):
             await upstream.call(of("ada"), say())
         assert not upstream._credentials._remembered and not site.calls
 
@@ -716,8 +716,8 @@ async def test_the_agent_behind_a_route_sees_the_caller_and_the_bridge() -> None
     ("more", "token", "error", "says"),
     [
         ({}, {"lasts": -5}, Unauthenticated, "your token cannot be exchanged"),
-        ({"audience": "other"}, {}, Unavailable, "no token can be had"),
-        ({"client_secret": "wrong-secret"}, {}, Unavailable, "no token can be had"),
+        ({"audience": "other"}, {}, Unavailable, "no token could be obtained"),
+        ({"client_secret": "wrong-secret"}, {}, Unavailable, "no token could be obtained"),
     ],
 )
 async def test_a_failed_exchange_tells_the_caller_what_it_can_change_and_nothing_else(

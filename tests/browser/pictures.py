@@ -24,7 +24,8 @@ from typing import Any
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from tests.browser import chromium
-from tests.serving import WAIT, Server, lasting_port
+from tests.ports import free_port
+from tests.serving import WAIT, Server
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs" / "pictures"
@@ -102,7 +103,7 @@ async def story(browser: Browser, server: Server) -> str:
 async def running(*command: str) -> AsyncIterator[str]:
     """A `dragoman` command that serves a console, as a process of its own: the address that it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dragoman.cli", *command, "--port", str(lasting_port()),
+        sys.executable, "-m", "dragoman.cli", *command, "--port", str(free_port()),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None

@@ -238,7 +238,7 @@ async def test_webhooks_audit_and_metrics_run_nothing(
 ) -> None:
     fake.webhooks = [{"key": f"w{n}", "task": text, "id": text, "url": text, "cursor": 1, "last": 2, "pending": n % 2, "attempts": 3,
                       "lastError": text, "nextAttempt": text, "dead": n % 3 == 0} for n, text in enumerate(PAYLOADS)]  # fmt: skip
-    fake.audit = [{"time": text, "principal": text, "action": text, "agent": text, "outcome": text, text: text} for text in PAYLOADS]  # fmt: skip
+    fake.audit = [{"at": text, "principal": text, "operation": text, "agent": text, "outcome": text, text: text} for text in PAYLOADS]  # fmt: skip
     fake.metrics = [{"name": text, "type": text, "help": text, "samples": [{"labels": {text: text}, "value": 1}]} for text in PAYLOADS]  # fmt: skip
     await enter(page, fake, "webhooks")
     for place, shown in (("webhooks", "tbody tr"), ("audit", "tbody tr"), ("metrics", ".metric")):

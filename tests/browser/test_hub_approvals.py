@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.test_hub_pages import ADMIN, enter, new_tenant
+from tests.browser.test_hub_pages import ADMIN, enter, log_out, new_tenant
 from tests.serving import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -151,7 +151,7 @@ async def test_the_requests_of_a_tenant_are_approved_and_refused_and_lead_to_the
 async def test_a_tenant_sees_all_of_the_command_before_it_approves_it(page: Page, hub: Server) -> None:
     token = await tenant_with_agents(page, hub, "dora")
     await ask_natively(page, token, "writer")
-    await page.get_by_role("button", name="Log out").click()
+    await log_out(page)
     await enter(page, hub, token)
     await page.get_by_role("tab", name="Requests").click()
     group = page.get_by_role("group")
@@ -182,7 +182,7 @@ async def test_an_answer_never_meets_a_question_that_came_after_the_page_was_rea
     await expect(row).to_contain_text("the first")
     await row.get_by_role("button", name="Approve").click()
     await expect(
-        page.locator(".toast.bad", has_text="does not wait with this question any more")
+        page.locator(".toast.bad", has_text="does not wait for an answer to this question any more")
     ).to_be_visible()
     await expect(row).to_contain_text("the second")
     await expect(row.get_by_role("button", name="Approve")).to_be_visible()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,6 +35,11 @@ async def enter(page: Page, hub: Server, token: str, place: str = "hub") -> None
     await page.goto(f"{hub.url}/console/#token={token}")
     await expect(page.get_by_role("navigation", name="Main")).to_be_visible()
     await page.evaluate("place => { location.hash = place }", place)
+
+
+async def log_out(page: Page) -> None:
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_text("You are logged out.")).to_be_visible()
 
 
 async def new_tenant(page: Page, name: str) -> str:
@@ -92,10 +98,10 @@ async def test_an_operator_sees_tasks_and_agents_with_the_names_of_tenants(page:
            body: JSON.stringify({id: 'digger', name: 'Digger', role: 'finder', goal: 'digs'})}).then(r => r.text())"""
     )
     await page.get_by_role("link", name="Agents", exact=True).first.click()
+    await expect(page.get_by_role("heading", name="Agents", exact=True)).to_be_visible()
     await page.get_by_label("Tenant", exact=True).select_option("dora")
     await page.get_by_role("link", name="Digger").click()
-    await expect(page.get_by_role("heading", name="Digger")).to_be_visible()
-    await page.get_by_role("link", name="Chat", exact=True).last.click()
+    await page.locator(".detail .viewhead .button", has_text="Chat").click()
     await page.locator(".composer textarea").fill("deep")
     await page.get_by_role("button", name="Send", exact=True).click()
     await expect(page.locator(".answerfoot .badge", has_text="completed")).to_be_visible()
@@ -107,6 +113,7 @@ async def test_an_operator_sees_tasks_and_agents_with_the_names_of_tenants(page:
     )
     await page.get_by_role("button", name="Close").click()
     await page.get_by_role("link", name="Tasks", exact=True).click()
+    await expect(page.get_by_role("heading", name="Tasks", exact=True)).to_be_visible()
     await page.get_by_label("Tenant", exact=True).select_option("carl")
     await expect(page.get_by_text("No task matches these filters.")).to_be_visible()
     await page.get_by_label("Tenant", exact=True).select_option("dora")
@@ -124,7 +131,7 @@ async def test_an_operator_sees_tasks_and_agents_with_the_names_of_tenants(page:
 async def test_a_tenant_sees_its_own_pages_and_what_its_agents_cost(page: Page, hub: Server) -> None:
     await enter(page, hub, ADMIN)
     token = await new_tenant(page, "bob")
-    await page.get_by_role("button", name="Log out").click()
+    await log_out(page)
     await enter(page, hub, token)
     await expect(page.get_by_role("heading", name="bob")).to_be_visible()
     await page.evaluate(
@@ -143,6 +150,11 @@ async def test_a_tenant_sees_its_own_pages_and_what_its_agents_cost(page: Page, 
     await expect(page.locator("td", has_text="every day at 09:00")).to_be_visible()
     await page.get_by_role("button", name="Pause").click()
     await expect(page.locator("td .pill", has_text="paused")).to_be_visible()
+    await page.get_by_role("tab", name="Schedules").focus()
+    for _ in range(2):  # the keys go on from tab to tab
+        await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_role("tab", name="Policy")).to_be_focused()
+    await expect(page).to_have_url(re.compile("#hub/bob/policy$"))
     for tab in ("Memory", "Files", "Conversations", "Agents"):
         await page.get_by_role("tab", name=tab).click()
         await expect(page.locator(".hubbody .empty, .hubbody table").first).to_be_visible()

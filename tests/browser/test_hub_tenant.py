@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.test_hub_pages import ADMIN, enter, new_tenant
+from tests.browser.test_hub_pages import ADMIN, enter, log_out, new_tenant
 from tests.browser.test_hub_pages import hub as hub
 from tests.serving import Server
 
@@ -65,13 +65,13 @@ async def test_an_operator_creates_rotates_and_revokes_a_token(page: Page, hub: 
     await expect(row).to_contain_text("in 90 days")
     await row.get_by_role("button", name="Rotate ci").click()
     await page.get_by_label("The old token stays valid for").select_option(label="1 hour")
-    await page.get_by_label("The new token is valid for").select_option(label="never")
+    await page.get_by_label("The new token is valid for").select_option(label="as long as the old one")
     await page.get_by_role("button", name="Rotate it").click()
     new = await secret(page)
     assert await status_with(page, old) == 200 and await status_with(page, new) == 200
     await expect(row).to_have_count(2)
     await expect(row.filter(has_text="replaced")).to_contain_text("in 60 min")
-    current = row.filter(has_text="never ends")
+    current = row.filter(has_text="in 90 days")
     await current.get_by_role("button", name="Revoke ci").click()
     await page.get_by_role("button", name="Revoke it").click()
     await expect(row).to_have_count(1)
@@ -96,7 +96,7 @@ async def test_a_tenant_sees_the_pages_that_its_scope_allows(page: Page, hub: Se
     await go(page, "hub/vera/tokens")
     tokens = {scope: await new_token(page, f"for {scope}", scope) for scope in ("read", "run", "admin")}
     for scope, token in tokens.items():
-        await page.get_by_role("button", name="Log out").click()
+        await log_out(page)
         await enter(page, hub, token)
         await expect(page.get_by_role("heading", name="vera")).to_be_visible()
         for name in ("Tokens", "Tenant"):

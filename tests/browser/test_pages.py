@@ -55,6 +55,20 @@ async def test_a_wrong_token_leads_to_a_form_that_takes_the_right_one(page: Page
     await expect(page.get_by_label("Token")).to_be_visible()
 
 
+async def test_whoever_goes_to_a_page_while_logged_out_sees_it_after_the_log_in(
+    page: Page, fake: FakeConsole
+) -> None:
+    with_log(fake, 3)
+    await enter(page, fake, "task/k1")
+    await expect(page.locator(".record").first).to_be_visible()
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("Token")).to_be_visible()
+    await page.evaluate("location.hash = 'tasks'")
+    await page.get_by_label("Token").fill("good")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Tasks", exact=True)).to_be_visible()
+
+
 async def test_a_long_log_opens_with_few_requests_and_few_rows_and_scrolls_to_any_place(
     page: Page, fake: FakeConsole
 ) -> None:
@@ -158,7 +172,7 @@ async def test_nothing_is_wider_than_a_phone(page: Page, fake: FakeConsole, plac
             name=long, title=long, url=long, kind=long, health={"state": long, "error": long}, signature=long
         )
     ]
-    fake.audit = [{"time": "2026-03-01T12:00:00Z", "principal": long, "action": long}]
+    fake.audit = [{"at": "2026-03-01T12:00:00Z", "principal": long, "operation": long}]
     fake.metrics = [{"name": long, "type": "gauge", "help": long, "samples": [{"labels": {"a": long}, "value": 1.5}]}]  # fmt: skip
     await enter(page, fake, place)
     await expect(page.locator("h1").first).to_be_attached()

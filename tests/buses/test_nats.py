@@ -16,7 +16,7 @@ from dragoman.errors import Unavailable
 from dragoman.server.runtime import serve
 from tests import nats
 from tests.auth.certificates import Authority
-from tests.conformance.test_buses import Ear
+from tests.conformance.test_buses import Listener
 
 if not nats.available():
     pytest.skip("there is no NATS here", allow_module_level=True)
@@ -41,15 +41,15 @@ async def test_all_listeners_wake_when_the_server_is_back(
     here, there = open_bus(server.url), open_bus(server.url)
     await here.open()
     await there.open()
-    own, ear = Ear(), Ear()
-    with here.listen("a", own), there.listen("b", ear):
+    own, listener = Listener(), Listener()
+    with here.listen("a", own), there.listen("b", listener):
         await asyncio.to_thread(server.kill)
         here.wake("b")
         await asyncio.to_thread(server.start)
         await own.once()
-        await ear.once()
+        await listener.once()
         here.wake("b")
-        await ear.once()
+        await listener.once()
     await here.close()
     await there.close()
     assert [r.levelno for r in caplog.records if r.name == "dragoman.buses"].count(logging.WARNING) == 2
@@ -101,24 +101,24 @@ async def test_two_installations_on_different_subjects_do_not_wake_each_other() 
     here, there, ours = (open_bus(f"{nats.server().url}/{name}") for name in ("shop", "bank", "shop"))
     for bus in (here, there, ours):
         await bus.open()
-    theirs, ear = Ear(), Ear()
-    with there.listen("a", theirs), ours.listen("a", ear):
+    theirs, listener = Listener(), Listener()
+    with there.listen("a", theirs), ours.listen("a", listener):
         here.wake("a")
-        await ear.once()
+        await listener.once()
     assert theirs.heard == []
     for bus in (here, there, ours):
         await bus.close()
 
 
 async def test_messages_of_other_programs_on_the_subject_are_ignored() -> None:
-    bus, stranger, ear = open_bus(nats.server().url), Client(), Ear()
+    bus, stranger, listener = open_bus(nats.server().url), Client(), Listener()
     await bus.open()
     await stranger.connect(nats.server().url)
-    with bus.listen("a", ear):
+    with bus.listen("a", listener):
         for said in (b"", b"hello", b"{}", b"[1]", b'"a"', b"\xff", b'["a"]'):
             await stranger.publish("dragoman", said)
-        await ear.once()
-    assert ear.heard == [()]
+        await listener.once()
+    assert listener.heard == [()]
     await stranger.close()
     await bus.close()
 
@@ -156,18 +156,18 @@ async def test_a_bus_that_the_server_refused_connects_when_it_is_accepted_again(
     here, there = open_bus(url), open_bus(url)
     await here.open()
     await there.open()
-    own, ear = Ear(), Ear()
+    own, listener = Listener(), Listener()
     try:
-        with here.listen("a", own), there.listen("b", ear):
+        with here.listen("a", own), there.listen("b", listener):
             config.write_text(letting.replace("me", "somebody"))
             server.reload()
             await until(lambda: not here._client.is_connected and not there._client.is_connected)  # type: ignore[attr-defined]
             config.write_text(letting)
             server.reload()
             await own.once()
-            await ear.once()
+            await listener.once()
             here.wake("b")
-            await ear.once()
+            await listener.once()
     finally:
         await here.close()
         await there.close()
@@ -211,17 +211,17 @@ async def test_a_bus_without_permission_to_publish_logs_it_once(
 
 
 async def test_a_bus_that_dropped_messages_wakes_all_its_listeners() -> None:
-    bus, ear = NatsBus(nats.server().url), Ear()
+    bus, listener = NatsBus(nats.server().url), Listener()
     await bus.open()
     stranger = Client()
     await stranger.connect(nats.server().url)
     (subscription,) = bus._client._subs.values()
     subscription._pending_bytes_limit = 10
-    with bus.listen("a", ear):
+    with bus.listen("a", listener):
         for _ in range(100):
             await stranger.publish("dragoman", b'["b"]')
         await stranger.flush()
-        await ear.once()
+        await listener.once()
     await stranger.close()
     await bus.close()
 

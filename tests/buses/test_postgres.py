@@ -9,7 +9,7 @@ import pytest
 from dragoman.buses import open_bus
 from dragoman.errors import Unavailable
 from tests import postgres
-from tests.conformance.test_buses import Ear
+from tests.conformance.test_buses import Listener
 
 if not postgres.available():
     pytest.skip("there is no PostgreSQL here", allow_module_level=True)
@@ -20,12 +20,12 @@ CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_
 
 
 async def test_all_listeners_wake_when_the_connection_is_back() -> None:
-    bus, ear = open_bus(postgres.server().url), Ear()
+    bus, listener = open_bus(postgres.server().url), Listener()
     await bus.open()
-    with bus.listen("a", ear):
+    with bus.listen("a", listener):
         await asyncio.to_thread(postgres.server().execute, CUT)
-        await ear.once()
-    assert ear.heard == [()]
+        await listener.once()
+    assert listener.heard == [()]
     await bus.close()
 
 
@@ -33,12 +33,12 @@ async def test_topics_sent_while_the_database_is_away_arrive_when_it_is_back() -
     here, there = open_bus(postgres.server().url), open_bus(postgres.server().url)
     await here.open()
     await there.open()
-    ear, other = Ear(), Ear()
-    with there.listen("a", ear), there.listen("b", other):
+    listener, other = Listener(), Listener()
+    with there.listen("a", listener), there.listen("b", other):
         await asyncio.to_thread(postgres.server().stop)
         here.wake("a")
         await asyncio.to_thread(postgres.server().start)
-        await ear.once()
+        await listener.once()
         await other.once()  # everybody was told to look
         here.wake("b")
         await other.once()

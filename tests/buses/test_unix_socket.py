@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.buses import open_bus, unix_socket
 from dragoman.engine.protocols import Bus
-from tests.conformance.test_buses import Ear
+from tests.conformance.test_buses import Listener
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets here")
 
@@ -82,12 +82,12 @@ async def test_a_process_that_missed_too_many_topics_wakes_all_its_listeners(
             await asyncio.sleep(0)
     await deaf.read("*")
     deaf.die()
-    here, ear = bus_of(folder), Ear()
+    here, listener = bus_of(folder), Listener()
     await here.open()
-    with here.listen("a", ear), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+    with here.listen("a", listener), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         (path,) = [each for each in deaf.path.parent.iterdir() if each.name == here._name]  # type: ignore[attr-defined]
         other.sendto(b'["*"]', str(path))
-        await ear.once()
+        await listener.once()
     await here.close()
     await bus.close()
 
@@ -95,15 +95,15 @@ async def test_a_process_that_missed_too_many_topics_wakes_all_its_listeners(
 async def test_the_socket_of_a_dead_process_is_removed_and_the_last_process_removes_the_folder(
     folder: Path,
 ) -> None:
-    here, there, ear = bus_of(folder), bus_of(folder), Ear()
+    here, there, listener = bus_of(folder), bus_of(folder), Listener()
     await here.open()
     deaf = Deaf(folder)
     deaf.die()
     await there.open()
     assert deaf.path.exists()
-    with there.listen("a", ear):
+    with there.listen("a", listener):
         here.wake("a")
-        await ear.once()
+        await listener.once()
     assert not deaf.path.exists()
     await here.close()
     await there.close()
@@ -114,12 +114,12 @@ async def test_the_socket_of_a_dead_process_is_removed_and_the_last_process_remo
 async def test_the_folder_may_have_a_longer_path_than_a_socket_may(folder: Path) -> None:
     long = folder / ("x" * 120)
     long.mkdir()
-    here, there, ear = bus_of(long), bus_of(long), Ear()
+    here, there, listener = bus_of(long), bus_of(long), Listener()
     await here.open()
     await there.open()
-    with there.listen("a", ear):
+    with there.listen("a", listener):
         here.wake("a")
-        await ear.once()
+        await listener.once()
     await here.close()
     await there.close()
 
@@ -127,9 +127,9 @@ async def test_the_folder_may_have_a_longer_path_than_a_socket_may(folder: Path)
 async def test_a_bus_whose_folder_cannot_be_created_still_works_in_its_process(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus, ear = bus_of(folder / "missing"), Ear()
+    bus, listener = bus_of(folder / "missing"), Listener()
     await bus.open()
-    with bus.listen("a", ear):
+    with bus.listen("a", listener):
         bus.wake("a")
-    assert ear.heard == [()] and "only poll" in caplog.text
+    assert listener.heard == [()] and "only poll" in caplog.text
     await bus.close()

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.auth import Bearer, hashed
 from dragoman.bridge.application import Bridge, make_bridge
-from dragoman.bridge.settings import one_route
+from dragoman.bridge.settings import make_one_route
 from dragoman.catalogue import AgentCatalogue, sources
 from dragoman.cli import parser
 from dragoman.client import connect
@@ -47,7 +47,7 @@ async def listed(url: str, text: str = "") -> list[ListedAgent]:
 
 async def test_an_agent_behind_a_bridge_is_found_and_called() -> None:
     crew = Crew(version="7.1")
-    async with running(crew_app(crew)) as there, bridge_at(make_bridge(one_route(there))) as url:
+    async with running(crew_app(crew)) as there, bridge_at(make_bridge(make_one_route(there))) as url:
         (found,) = await listed(url, "does what it is told")
         assert (found.kind, found.title, found.version) == ("bridge", "Crew", "7.1")
         assert (found.health, found.signature) == ("up", "unsigned")
@@ -60,7 +60,7 @@ async def test_an_agent_behind_a_bridge_is_found_and_called() -> None:
 async def test_an_agent_that_went_away_is_down_and_still_found(mode: str) -> None:
     crew = Crew()
     async with running(crew_app(crew)) as there:
-        bridge = make_bridge(one_route(there, mode=mode, retries=0))
+        bridge = make_bridge(make_one_route(there, mode=mode, retries=0))
         stack = bridge_at(bridge)
         url = await stack.__aenter__()
     try:
@@ -86,7 +86,7 @@ def _a_read() -> Any:
 
 
 async def test_an_agent_that_was_never_reached_is_listed_by_its_name() -> None:
-    bridge = make_bridge(one_route(f"http://127.0.0.1:{free_port()}", retries=0))
+    bridge = make_bridge(make_one_route(f"http://127.0.0.1:{free_port()}", retries=0))
     async with bridge_at(bridge) as url:
         (found,) = await listed(url)
         assert found.health == "down" and found.kind == "bridge"
@@ -97,7 +97,7 @@ async def test_a_private_route_is_only_for_its_callers(tmp_path: Any) -> None:
     (tmp_path / "tokens.json").write_bytes(msgspec.json.encode({"ada": hashed(ADA)}))
     async with running(crew_app(Crew())) as there:
         auth = {"tokens": str(tmp_path / "tokens.json")}
-        bridge = make_bridge(one_route(there, auth=auth, private_card=True))
+        bridge = make_bridge(make_one_route(there, auth=auth, private_card=True))
         async with bridge_at(bridge) as url:
             assert await listed(url) == []
             async with connect(
@@ -121,7 +121,7 @@ async def test_an_extended_card_that_hangs_elsewhere_does_not_hold_up_a_search(
     crew = Crew(auth=Bearer({"bridge": hashed("token-of-the-bridge-01")}), extended_card=never)
     async with running(crew_app(crew)) as there:
         auth = {"tokens": str(tmp_path / "tokens.json")}
-        bridge = make_bridge(one_route(there, auth=auth, credentials="token-of-the-bridge-01"))
+        bridge = make_bridge(make_one_route(there, auth=auth, credentials="token-of-the-bridge-01"))
         async with bridge_at(bridge) as url:
             transport = HttpTransport()
             body = msgspec.json.encode({"query": {"text": "told"}})

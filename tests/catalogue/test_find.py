@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +27,7 @@ from dragoman.stores import open_store
 from tests.catalogue.elsewhere import CARD, elsewhere, respond
 from tests.catalogue.test_published import ADA, BOB, make_agents
 from tests.client.fakes import Site, card, page
+from tests.serving import in_thread
 
 
 @asynccontextmanager
@@ -227,6 +227,21 @@ async def test_where_there_is_no_catalogue_that_is_said() -> None:
         await RemoteCatalogue("http://localhost", transport).list()
 
 
+@pytest.mark.parametrize("status", [404, 405, 410])
+async def test_a_server_that_refuses_a_path_with_an_error_document_is_asked_for_the_other_one(
+    status: int,
+) -> None:
+    refusal = page({"error": {"code": status, "message": "Not here"}}, status)
+    entry = {"identifier": "urn:x:one", "type": "application/a2a-agent-card+json", "url": "https://x.example"}
+    site = Site({"/.well-known/ard.json": refusal})
+    catalogue = RemoteCatalogue("http://localhost", AsgiTransport(site))
+    site.pages["/.well-known/ai-catalog.json"] = page({"entries": [entry]})
+    assert [agent.identifier for agent in await catalogue.list()] == ["urn:x:one"]
+    site.pages["/.well-known/ai-catalog.json"] = refusal
+    with pytest.raises(Rejected, match="there is no catalogue at http://localhost"):
+        await catalogue.list()
+
+
 async def test_an_entry_is_retrieved_by_its_encoded_identifier() -> None:
     async with serving() as url:
         transport = HttpTransport()
@@ -240,29 +255,6 @@ async def test_an_entry_is_retrieved_by_its_encoded_identifier() -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def served(store: str) -> Iterator[str]:
-    """The agents, served from a thread: a command runs an event loop of its own."""
-    ready, found, stop = threading.Event(), [], asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with serving(store) as url:
-            found.append(url)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait(10)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("find")
@@ -270,7 +262,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    with served(f"sqlite:///{folder}/tasks.db") as url:
+    with in_thread(serving(f"sqlite:///{folder}/tasks.db")) as url:
         yield url
 
 

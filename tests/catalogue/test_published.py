@@ -227,9 +227,9 @@ async def test_a_registered_agent_has_no_identifier_of_ours_in_the_ai_catalog_an
         assert found["results"][0]["url"] == f"{site.url}/.well-known/agent-card.json"
 
 
-def published(app: App) -> searching.Catalogue:
+def published(app: App) -> searching.CatalogueSearch:
     handler: Any = app._catalogue
-    catalogue: searching.Catalogue = handler.catalogue
+    catalogue: searching.CatalogueSearch = handler.catalogue
     return catalogue
 
 

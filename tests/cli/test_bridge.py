@@ -51,7 +51,7 @@ async def test_a_bridge_serves_the_agents_of_a_file_with_the_options_of_a_server
         (["http://crew:9000", "--host", "0.0.0.0"], "--insecure"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_options_are_refused(
     words: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.cli import main
 from tests.console.calls import Page
-from tests.serving import lasting_port
+from tests.ports import free_port
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def demo(folder: Path, port: int) -> AsyncIterator[tuple[asyncio.subproces
 
 
 async def test_the_demo_prints_the_url_of_the_console_and_a_session_survives_kill_9(tmp_path: Path) -> None:
-    port = lasting_port()
+    port = free_port()
     async with demo(tmp_path, port) as (process, page):
         assert (await page("POST", "session", {"token": page.token}))[0] == 204
         assert json.loads((await page("GET", "me"))[1])["kind"] == "hub"

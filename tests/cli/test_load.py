@@ -179,3 +179,9 @@ def test_a_file_has_the_same_module_name_in_each_process(tmp_path: Path) -> None
         for seed in ("1", "2")
     }
     assert len(said) == 1
+
+
+def test_a_package_in_this_folder_is_loaded_by_its_name(tmp_path: Path) -> None:
+    a_file(tmp_path / "shop", "from dragoman import Agent\nagent = Agent('Shop')\n", "__init__.py")
+    done = in_project(tmp_path, "print([agent.name for agent in load('shop')])")
+    assert (done.stdout, done.stderr) == ("['Shop']\n", "")

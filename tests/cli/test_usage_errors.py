@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +22,7 @@ from dragoman.cli import main
         ("audit --store none", "a store is memory:, sqlite:///path or postgresql://"),
         ("audit prune", "prune needs --before, such as --before 2026-01-01"),
         ("audit --since yesterday", "argument --since: use 2026-11-15"),
+        ("tasks http://127.0.0.1:9 --since yesterday", "argument --since: use 2026-11-15"),
         ("push list --store sqlite:///none.db", "there is no store at sqlite:///none.db"),
         ("serve hello.py --bus mysql://localhost", "argument --bus: a bus is nats://host"),
         (
@@ -38,14 +41,26 @@ from dragoman.cli import main
         ("serve a.py --drain -1", "argument --drain: -1 should be 0 or more"),
         ("serve a.py --drain nan", "argument --drain: nan should be 0 or more"),
         ("tasks http://127.0.0.1:9 -n 0", "argument -n/--limit: '0' is not a number above 0"),
+        ("tasks http://127.0.0.1:9 more", "'more' is one word too many"),
+        ("card get http://127.0.0.1:9 more", "'more' is one word too many"),
+        ("inspect http://127.0.0.1:9 more", "'more' is one word too many"),
         ("listen --token env:NOWHERE", "argument --token: the variable 'NOWHERE' is not set"),
         ("listen --port 99999", "cannot listen on 127.0.0.1:99999"),
-        ("hub --data none --log loud", "dragoman: --log cannot be 'loud'"),
+        ("hub --data none --log loud", "dragoman: --log cannot be 'loud': use plain, json"),
         (
             "hub --data none --model scripted:nofile",
             "dragoman: the script 'nofile' of the model cannot be read: there is",
         ),
-        ("hub --data none --log-level loud", "dragoman: --log-level cannot be 'loud'"),
+        ("hub --data none --log-level loud", "--log-level cannot be 'loud': use debug, info, warning, error"),
+        ("serve a.py --rate fast", "argument --rate: 'fast' is not a number"),
+        ("serve a.py --burst many", "argument --burst: 'many' is not a whole number"),
+        ("serve a.py --retain-days x", "argument --retain-days: 'x' is not a number"),
+        ("serve .", ". is a folder: name a file in it, or a module"),
+        ("dev none.py", "none.py: no such file"),
+        ("dev .", ". is a folder: name a file in it, or a module"),
+        ("dev nomodule.agents", "nomodule.agents: no such file, and no module nomodule"),
+        ("bridge crew:9000", "dragoman: 'crew:9000' is neither a URL nor a file: "),
+        ("bridge none.toml", "dragoman: none.toml cannot be read: No such file or directory"),
     ],
 )
 def test_a_wrong_command_is_answered_with_one_sentence(
@@ -60,6 +75,85 @@ def test_a_wrong_command_is_answered_with_one_sentence(
         main(command.split())
     assert sentence in f"{refused.value.code}{capsys.readouterr().err}"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("srve a.py", "dragoman: error: there is no command 'srve': did you mean 'serve'?"),
+        ("tenant ad acme", "dragoman tenant: error: there is no verb 'ad': did you mean 'add'?"),
+        ("serve a.py --prot 9000", "dragoman serve: error: there is no option --prot: did you mean --port?"),
+        ("serve a.py --prot=9000", "dragoman serve: error: there is no option --prot: did you mean --port?"),
+        (
+            "send http://127.0.0.1:9 hi --tiemout 3",
+            "dragoman send: error: there is no option --tiemout: did you mean --timeout?",
+        ),
+        ("task get http://127.0.0.1:9 x --zzz", "dragoman task get: error: there is no option --zzz"),
+        ("hub more", "dragoman hub: error: 'more' is one word too many"),
+    ],
+)
+def test_an_option_or_a_command_that_does_not_exist_is_answered_with_the_nearest_one(
+    command: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(command.split())
+    first, second, *more = capsys.readouterr().err.splitlines()
+    assert refused.value.code == 2 and first == sentence and not more
+    assert second == f"`{sentence.partition(':')[0]} --help` shows what it takes"
+
+
+def test_a_message_that_is_missing_is_asked_for_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = io.StringIO("")
+    monkeypatch.setattr(sys, "stdin", nothing)
+    assert main(["send", "http://127.0.0.1:9"]) == 2
+    assert "Ctrl-D" not in capsys.readouterr().err
+    monkeypatch.setattr(nothing, "isatty", lambda: True)
+    assert main(["send", "http://127.0.0.1:9"]) == 2
+    asked, refused = capsys.readouterr().err.splitlines()
+    assert "Ctrl-D" in asked and "there is nothing to send" in refused
+
+
+def test_a_wrong_value_is_reported_without_the_list_of_all_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "a.py", "--port", "http"])
+    assert capsys.readouterr().err.startswith("dragoman serve: error: argument --port: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("send http://127.0.0.1:9 -f none.txt", "dragoman: none.txt: No such file or directory\n"),
+        ("send http://127.0.0.1:9 x --metadata []", "dragoman: --metadata is not a JSON object: "),
+        ("send http://127.0.0.1:9 x --metadata {", "dragoman: --metadata is not a JSON object: "),
+        ("send http://127.0.0.1:9 --data {x", "dragoman: --data is neither JSON nor a file: "),
+        ("send http://127.0.0.1:9 --data none.json", "dragoman: --data is neither JSON nor a file: "),
+        ("send http://127.0.0.1:9 --data deep.json", "dragoman: deep.json is not JSON: "),
+        ("send http://127.0.0.1:9 --data notes.txt", "dragoman: notes.txt is not JSON: "),
+        ("send http://127.0.0.1:9 --data photo.png", "dragoman: photo.png is not JSON: "),
+        ("agent apply none.json --token x", "dragoman: none.json: No such file or directory\n"),
+        ("sign none.json", "dragoman: none.json: No such file or directory\n"),
+        ("sign notes.txt", "dragoman: notes.txt is not a card: "),
+        ("new notes.txt/a", "dragoman: notes.txt/a: Not a directory\n"),
+    ],
+)
+def test_a_file_or_a_value_that_is_wrong_is_named(
+    command: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("milk", encoding="utf-8")
+    Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
+    Path("photo.png").write_bytes(b"\x89PNG\xff")
+    assert main(command.split()) > 0
+    error = capsys.readouterr().err
+    assert error.startswith(sentence) and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -84,6 +178,29 @@ def test_contradictory_options_are_reported_before_the_address_is_announced(
         Path(name).write_text("from dragoman import Agent\nagent = Agent('A')\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=sentence):
         main([*command.split(), "--port", "0"])
+    assert not list(tmp_path.glob("*.db*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--grpc-port 0", r"gRPC needs an extra: .*dragoman\[grpc\]"),
+        ("--mcp", r"MCP needs an extra: .*dragoman\[mcp\]"),
+    ],
+)
+def test_a_missing_extra_is_reported_before_the_address_is_announced(
+    option: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("from dragoman import Agent\nagent = Agent('A')\n", encoding="utf-8")
+    monkeypatch.setattr("dragoman.server.application.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=sentence):
+        main(["serve", "a.py", "--port", "0", *option.split()])
+    assert capsys.readouterr().out == ""
     assert not list(tmp_path.glob("*.db*"))
 
 

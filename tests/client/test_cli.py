@@ -11,9 +11,8 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from dragoman.cli import main
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.client.certificates import Authority
+from tests.serving import in_thread
 
 agent = Agent("Clerk", description="Takes notes", input_modes=["*/*"], output_modes=["*/*"])
 
@@ -79,27 +79,8 @@ async def other(turn: Turn) -> str:
     return "other"
 
 
-@contextmanager
-def served(tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """The agent, served from a thread: a command runs an event loop of its own."""
-    ready, found, stop = threading.Event(), [], asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with running(application(agent, store="memory:", drain=0), tls=tls) as url:
-            found.append(url)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait(10)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
+def served(tls: ssl.SSLContext | None = None) -> AbstractContextManager[str]:
+    return in_thread(running(application(agent, store="memory:", drain=0), tls=tls))
 
 
 @pytest.fixture(scope="module")

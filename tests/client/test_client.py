@@ -63,7 +63,7 @@ async def reply(turn: Turn) -> str:
     return turn.text
 
 
-async def test_text_in_text_out() -> None:
+async def test_a_text_is_answered_with_a_text() -> None:
     async with connect(agent) as it:
         answer = await it("say good morning")
         assert answer == "good morning" == answer.text
@@ -191,6 +191,20 @@ async def test_a_send_without_content_is_an_error() -> None:
             await it("say hi", contxt="c")  # type: ignore[call-arg]
 
 
+async def test_a_wrong_option_of_a_client_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(TypeError, match=r"^connect: there is no option 'tiemout'; did you mean 'timeout'\?"):
+        connect(agent, tiemout=3)  # type: ignore[call-arg]
+    async with connect(agent) as client:
+        with pytest.raises(
+            TypeError, match=r"^a message: there is no option 'timout'; did you mean 'timeout'"
+        ):
+            await client("say hi", timout=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^a message: there is no option 'tsk'; did you mean 'task'\?"):
+            await client.send("say hi", tsk="1")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"^a message: there is no option 'skil'; did you mean 'skill'\?"):
+            client.stream("say hi", skil="do")  # type: ignore[call-arg]
+
+
 async def test_a_message_can_be_given_whole() -> None:
     async with connect(agent) as it:
         message = Message(message_id="mine", role=Role.USER, parts=(Part(text="say yes"),), context_id="talk")
@@ -202,7 +216,7 @@ async def test_a_message_can_be_given_whole() -> None:
 async def test_a_task_can_be_left_waited_for_and_canceled() -> None:
     async with connect(agent) as it:
         left = await it.send("wait", wait=False)
-        assert not left.state.over
+        assert not left.state.settled
         with pytest.raises(TimeoutError):
             await left.wait(timeout=0.05)
         canceled = await left.cancel()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +19,7 @@ from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.server.application import application
 from dragoman.server.runtime import running
 from tests.client.fakes import Site, answer, card, page
+from tests.serving import in_thread
 
 BASE = "http://agent.test"
 NEW = "/.well-known/agent-card.json"
@@ -128,22 +127,8 @@ async def say(turn: Turn) -> str:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    ready, found, stop = threading.Event(), [], asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with running(application(locked, store="memory:")) as url:
-            found.append(url)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(20)
-    yield found[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    with in_thread(running(application(locked, store="memory:"))) as url:
+        yield url
 
 
 def test_every_command_sends_the_credentials_of_the_table(

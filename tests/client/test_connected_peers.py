@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import discover
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError
@@ -18,11 +17,6 @@ from tests.client.fakes import Site, answer, card, page
 
 NEW = "/.well-known/agent-card.json"
 SEND = SendMessage(message=Message(message_id="m", role=Role.USER, parts=(Part(text="go"),)))
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def site() -> Site:
@@ -97,4 +91,13 @@ async def test_a_connection_that_could_not_be_opened_is_tried_again() -> None:
     there.pages = site().pages
     service, _ = await peers.find("http://agent.test", Scope())
     assert await service.call(Call(), SEND)
+    await peers.close()
+
+
+async def test_nothing_is_kept_of_agents_that_could_not_be_found() -> None:
+    peers = ConnectedPeers(transport=AsgiTransport(Site()))
+    for n in range(3):
+        with pytest.raises(A2AError):
+            await peers.find(f"http://agent.test/{n}", Scope())
+    assert not peers._open
     await peers.close()

@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import ApiKey, Basic, Bearer, Client, connect, discover
+from dragoman.client import ApiKey, Basic, Bearer, Client, connect
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Forbidden, Unauthenticated
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 from tests.requirements import requirement
 
 BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Site, target: Any = BASE, **options: Any) -> Client:

@@ -33,11 +33,6 @@ BASE = "http://agent.test"
 NEW, OLD, BESIDE = "/.well-known/agent-card.json", "/.well-known/agent.json", "/agent-card.json"
 
 
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
-
-
 def reach(site: Site, target: Any = BASE, **options: Any) -> Client:
     return connect(target, transport=AsgiTransport(site), **options)
 
@@ -142,6 +137,8 @@ async def test_a_name_is_looked_up_in_dragoman_toml(tmp_path: Path, monkeypatch:
         assert agent.card.name == "Fake"
     with pytest.raises(NotSent, match="neither a URL nor a file"):
         await reach(site, "nobody").open()
+    with pytest.raises(NotSent, match="did you mean 'other'"):
+        await reach(site, "othr").open()
 
 
 @pytest.mark.parametrize(

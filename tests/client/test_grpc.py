@@ -299,6 +299,21 @@ async def test_a_server_that_is_not_there_was_never_asked() -> None:
             await agent.send("hello")
 
 
+async def test_a_port_without_grpc_is_called_over_the_next_binding_of_the_card() -> None:
+    async with running(application(Helper().agent, store="memory:")) as url:
+        card = AgentCard(
+            name="Wrong",
+            supported_interfaces=(
+                Interface(
+                    url=url.partition("://")[2].strip("/"), protocol_binding="GRPC", protocol_version="1.0"
+                ),
+                Interface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),
+            ),
+        )
+        async with connect(card, policy=HASTY) as agent:
+            assert await agent("hello") == "HELLO"
+
+
 async def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
     """Its tasks are where they were, and the stream goes on."""
     helper = Helper()

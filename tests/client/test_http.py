@@ -8,6 +8,8 @@ import json
 import socket
 import ssl
 import threading
+import tracemalloc
+import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.client import ClientCertificate, connect
+from dragoman.client.transport import http1, network
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NotSent, read_at_most, retry_after
 from dragoman.errors import Unreachable
@@ -33,7 +36,7 @@ class Server:
         self.answers = list(answers)
         self.close = close
         self.requests: list[bytes] = []
-        self.connections = 0
+        self.connections = self.closed = 0
         self.peers: list[object] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,8 +54,9 @@ class Server:
                 await writer.drain()
                 if self.close:
                     break
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionResetError):
             pass
+        self.closed += 1
         writer.close()
 
 
@@ -250,6 +254,43 @@ async def test_a_connection_the_server_is_just_closing_is_not_used_again() -> No
         thread.join()
 
 
+@pytest.mark.parametrize("header", ["", "Keep-Alive: timeout=999999999\r\n"])
+async def test_idle_connections_are_closed_though_nobody_asks_their_hosts_again(
+    header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may lead to any number of hosts, which leave their connections open and say that this is fine for ever."""
+    monkeypatch.setattr(network, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(http1, "_MAX_KEEP_ALIVE_SECONDS", 0.05)
+    answer = OK.replace(b"\r\n\r\n", f"\r\n{header}\r\n".encode())
+    server = Server(*[answer] * 99)
+    async with serving(server) as port, transport(dial=lambda *_: to_loopback(port)) as http:
+        for n in range(20):
+            assert await (await http.request("GET", f"http://h{n}.example/", {})).read() == b"ok"
+        assert server.connections == 20
+        await until(lambda: server.closed == 20)
+        assert not http._idle and http._sweeper is None
+
+
+async def test_a_number_of_connections_stay_idle_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_MAX_IDLE", 3)
+    server = Server(*[OK] * 99)
+    async with serving(server) as port, transport(dial=lambda *_: to_loopback(port)) as http:
+        for n in (0, 1, 2, 0, 3, 4):
+            assert await (await http.request("GET", f"http://h{n}.example/", {})).read() == b"ok"
+        await until(lambda: server.closed == 2)
+        assert server.connections == 5
+        for n in (0, 3, 4):
+            assert await (await http.request("GET", f"http://h{n}.example/", {})).read() == b"ok"
+        assert server.connections == 5, "those of 1 and 2 are closed"
+
+
+async def to_loopback(port: int) -> socket.socket:
+    made = socket.socket()
+    made.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    return made
+
+
 async def test_a_transport_that_was_closed_opens_nothing() -> None:
     server = Server(OK, OK)
     async with serving(server) as port, transport() as http:
@@ -313,6 +354,32 @@ async def test_paths_are_escaped_and_credentials_in_a_url_are_not_sent() -> None
 
 
 @requirement(210)
+@pytest.mark.parametrize(
+    "url", ["http://ada:hidden@127.0.0.1:1/x?key=hidden", "ftp://hidden@host/x", "http://a:hidden@h:99999/"]
+)
+async def test_an_error_shows_no_password_and_no_key_of_a_url(url: str) -> None:
+    async with transport() as http:
+        with pytest.raises(Unreachable) as refused:
+            await http.request("GET", url, {})
+    assert "hidden" not in refused.value.message and "://" in refused.value.message
+
+
+async def test_long_addresses_of_strangers_do_not_stay_in_memory() -> None:
+    server = Server(*[OK] * 21)
+    async with serving(server) as port, transport() as http:
+        await get(http, port)
+        tracemalloc.start()
+        try:
+            for n in range(20):
+                await get(http, port, f"/{n}/" + "a" * 40_000)
+                server.requests.clear()
+            urllib.parse.clear_cache()  # type: ignore[attr-defined]  # it keeps up to 128
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept < 500_000
+
+
 async def test_tls_is_verified() -> None:
     authority = Authority()
     server = Server(OK, OK)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Client, ClientCredentials, DeviceCode, RefreshToken, connect, discover
+from dragoman.client import Client, ClientCredentials, DeviceCode, RefreshToken, connect
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import Unauthenticated
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
@@ -43,11 +43,6 @@ class Login(Site):
 
     def grants(self) -> list[str]:
         return [asked.form.get("grant_type", "") for asked in self.asked if asked.path == "/token"]
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Site, **options: Any) -> Client:

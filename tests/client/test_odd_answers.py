@@ -14,7 +14,7 @@ from dragoman.client import Client, connect
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.gzip_body import Inflater
 from dragoman.client.transport.transport import AnswerTooLarge
-from dragoman.errors import A2AError, Unreachable
+from dragoman.errors import A2AError, TaskNotFound, Unreachable
 from tests.client.fakes import Answer, Asked, Site, answer, card, page
 
 SSE = {"content-type": "text/event-stream"}
@@ -56,6 +56,29 @@ async def test_a_refusal_may_begin_with_a_byte_order_mark() -> None:
     async with reach((404, {}, b"\xef\xbb\xbf" + body)) as agent:
         with pytest.raises(A2AError, match=r"^gone"):
             await agent.get("t")
+
+
+@pytest.mark.parametrize("operation", ["send", "stream", "get"])
+async def test_an_answer_with_a_result_and_an_error_is_an_error(operation: str) -> None:
+    def rpc(asked: Asked) -> Answer:
+        task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+        result = task if operation == "get" else {"task": task}
+        document = {
+            "jsonrpc": "2.0",
+            "id": asked.json["id"],
+            "result": result,
+            "error": {"code": -32001, "message": "gone"},
+        }
+        body = json.dumps(document).encode()
+        return (200, SSE, b"data: " + body + b"\n\n") if operation == "stream" else (200, {}, body)
+
+    async with reach(rpc) as agent:
+        with pytest.raises(TaskNotFound, match=r"^gone"):
+            if operation == "stream":
+                async for _ in agent.stream("hello"):
+                    pass
+            else:
+                await getattr(agent, operation)("t")
 
 
 def raw_deflate(data: bytes) -> bytes:

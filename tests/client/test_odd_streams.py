@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.client import Client, Piece, Policy, connect
 from dragoman.client.transport.asgi import AsgiTransport
-from dragoman.errors import A2AError, RateLimited, Unavailable, Unreachable
+from dragoman.errors import A2AError, InvalidAgentResponse, RateLimited, Unavailable, Unreachable
 from dragoman.model.task import StatusUpdate, TaskState
 from tests.client.fakes import Answer, Asked, Site, answer, card, error, page
 
@@ -91,6 +91,64 @@ async def test_events_that_a_server_repeats_come_once(cut: int) -> None:
     assert (text, reports) == ("one two", ["looking", "writing"])
     assert sum(isinstance(piece.event, StatusUpdate) for piece in pieces) == 3
     assert [asked.json["method"] for asked in site.asked[1:]] == ["SendStreamingMessage", "SubscribeToTask"]
+
+
+OTHER = json.loads(json.dumps(STORY).replace('"t"', '"other"').replace("one ", "secret "))
+"""The same of another task."""
+
+
+@pytest.mark.parametrize("at", range(1, len(STORY)))
+async def test_events_of_another_task_are_an_error_and_not_passed_on(at: int) -> None:
+    async with agent_of(event_stream(*STORY[:at], *OTHER[at:])) as (agent, _):
+        stream, pieces = agent.stream("go"), list[Piece]()
+        with pytest.raises(InvalidAgentResponse, match="another task"):
+            async for piece in stream:
+                pieces.append(piece)
+        assert len(pieces) == at and stream.reply.id == "t"
+
+
+async def test_a_stream_does_not_go_on_with_a_subscription_that_shows_another_task() -> None:
+    def rpc(asked: Asked) -> Answer:
+        return event_stream(*(STORY[:3] if asked.json["method"] == "SendStreamingMessage" else OTHER))
+
+    async with agent_of(rpc) as (agent, site):
+        stream = agent.stream("go")
+        with pytest.raises(InvalidAgentResponse, match="another task"):
+            async for _ in stream:
+                pass
+        assert (stream.reply, stream.reply.id) == ("one ", "t")
+    assert [asked.json["method"] for asked in site.asked[1:]] == ["SendStreamingMessage", "SubscribeToTask"]
+
+
+@pytest.mark.parametrize("operation", ["get", "cancel", "wait"])
+async def test_another_task_than_the_one_that_was_asked_for_is_an_error(operation: str) -> None:
+    status = {"state": "TASK_STATE_CANCELED"}
+    result = {"id": "other", "contextId": "c", "status": status}
+    async with agent_of(page({"jsonrpc": "2.0", "id": "1", "result": result})) as (agent, _):
+        with pytest.raises(InvalidAgentResponse, match="another task"):
+            await getattr(agent, operation)("t")
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_nothing_that_comes_after_the_end_of_a_task_is_passed_on(together: bool) -> None:
+    late = [report("WORKING", "again"), chunk("and more", append=True), {"task": STORY[0]["task"]}] * 20
+    body = event_stream(*STORY, *late)[2]
+    site = Site({"/card.json": page(card(capabilities={"streaming": True}))})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/rpc":
+            return await site(scope, receive, send)
+        head = [(name.encode(), value.encode()) for name, value in SSE.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for piece in [body] if together else body.splitlines(keepends=True):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with connect("http://agent.test/card.json", transport=AsgiTransport(app)) as agent:
+        stream = agent.stream("go")
+        pieces = [piece async for piece in stream]
+        assert len(pieces) == len(STORY)
+        assert (stream.reply, stream.reply.state) == ("one two", TaskState.COMPLETED)
 
 
 @pytest.mark.parametrize(

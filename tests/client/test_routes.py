@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.client import Client, Policy, connect, discover, routes
+from dragoman.client import Client, Policy, connect, routes
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.transport import Response
 from dragoman.errors import A2AError, InvalidRequest, MethodNotFound, Unreachable
@@ -18,11 +18,6 @@ from tests.client.fakes import Answer, Asked, Site, answer, card, error, old_car
 BASE, NEW = "http://agent.test", "/.well-known/agent-card.json"
 MESSAGE = {"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": "old"}]}
 DONE = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "completed"}}
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "SHARED_CACHE", discover.AgentCache())
 
 
 def reach(site: Any, **options: Any) -> Client:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from dragoman import Agent, Turn, connect_sync
-from dragoman.client.sync import SyncReply
+from dragoman import Agent, Client, Reply, Turn, connect_sync
+from dragoman.client.sync import SyncClient, SyncReply
 from dragoman.errors import TaskNotFound
 from dragoman.model.task import TaskState
 
@@ -66,3 +69,41 @@ def test_threads_that_open_a_client_at_the_same_time_share_what_is_opened() -> N
     assert answers == ["A", "B", "C", "D"]
     assert len({task.id for task in client.list()}) == 4
     client.close()
+
+
+INTERNAL = {"remember_question", "service", "timeout_message"}
+METHODS = sorted(
+    name for name, member in vars(Client).items() if name[0] != "_" and inspect.isfunction(member)
+)
+
+
+@pytest.mark.parametrize("name", ["__call__", *(name for name in METHODS if name not in INTERNAL)])
+def test_both_clients_take_the_same_options(name: str) -> None:
+    assert parameters(getattr(SyncClient, name)) == parameters(getattr(Client, name))
+
+
+@pytest.mark.parametrize("name", ["answer", "cancel", "wait"])
+def test_replies_of_both_clients_take_the_same_options(name: str) -> None:
+    assert parameters(getattr(SyncReply, name)) == parameters(getattr(Reply, name))
+
+
+def test_a_wrong_option_of_a_message_or_a_connection_is_refused_with_a_suggestion() -> None:
+    wrong = "a message: there is no option 'contxt'; did you mean 'context'"
+    with connect_sync(agent) as it:
+        methods: list[Callable[..., Any]] = [it, it.send, it.stream]
+        for send in methods:
+            with pytest.raises(TypeError, match=wrong):
+                send("hello", contxt="c")
+    wrong = "connect: there is no option 'credental'; did you mean 'credentials'"
+    with pytest.raises(TypeError, match=wrong):
+        connect_sync("http://localhost", credental="s3cret")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("takes_options", [Client.send, Reply.answer])
+def test_options_are_typed(takes_options: Callable[..., Any]) -> None:
+    assert parameters(takes_options)[-1].startswith("**options: 'Unpack[")
+
+
+def parameters(method: Callable[..., Any]) -> list[str]:
+    """The parameters of a method, with their types and defaults."""
+    return [str(each) for each in inspect.signature(method).parameters.values()]

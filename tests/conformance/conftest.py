@@ -15,7 +15,7 @@ from dragoman.buses.local import LocalBus
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import Bus, Log, Store
 from dragoman.model.ops import Scope
-from dragoman.stores import heartbeat, open_store
+from dragoman.stores import lease_clock, open_store
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 from tests import nats, postgres
@@ -68,12 +68,12 @@ class Clock:
 @pytest.fixture
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """All clocks: time goes by."""
-    clock, began = Clock(), time.time() - heartbeat.now()
+    clock, began = Clock(), time.time() - lease_clock.now()
     if "postgres" in request.node.name:
         clock.others.append(postgres.server().forward)
     monkeypatch.setattr(time, "time", clock)
-    monkeypatch.setattr(heartbeat, "now", lambda: clock() - began)
-    monkeypatch.setattr(push_configs, "now", clock)
+    monkeypatch.setattr(lease_clock, "now", lambda: clock() - began)
+    monkeypatch.setattr(push_configs, "steady_time", clock)
     return clock
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from dragoman.engine.records import Child, Mail, Record, Snapshot, Step, TurnStarted
+from dragoman.engine.records import Child, Mail, Record, Step, TurnStarted
+from dragoman.engine.snapshot import Snapshot
 from dragoman.model.content import Artifact, Message, Part, Role
 from dragoman.model.ids import new_id, timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus

@@ -66,7 +66,7 @@ async def test_a_task_of_begin_may_settle_before_it_is_stored(store: Store, log:
         (1, "message"), (2, "turn"), (3, "artifact"), (4, last.kind)
     ]  # fmt: skip
     snapshot = await log.load("t")
-    assert snapshot.over
+    assert snapshot.settled
     if last.kind == "reply":
         assert snapshot.reply == last.body
     else:

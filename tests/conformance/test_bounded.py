@@ -7,7 +7,8 @@ import random
 import pytest
 
 from dragoman.engine.protocols import PAGE_BYTES, Log, Store
-from dragoman.engine.records import Record, Snapshot, size_of
+from dragoman.engine.records import Record, size_of
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
@@ -87,13 +88,13 @@ async def test_the_head_of_a_task_says_what_its_log_folds_to(log: Log) -> None:
 async def test_a_task_that_may_become_a_message_is_neither_listed_nor_counted(log: Log) -> None:
     lease = (await log.create("t", "c", mail(at=at(0), reply=True), node="n1")).lease
     assert lease is not None
-    assert (await log.head("t")).hidden and await log.unfinished() == 0
+    assert (await log.head("t")).hidden and await log.count_unfinished() == 0
     assert (await log.find(ListTasks(), limit=5)).total == 0
     await log.append(lease, [turn(), status(TaskState.WORKING, at=at(1))])
-    assert await log.unfinished() == 1 and (await log.find(ListTasks(), limit=5)).total == 1
+    assert await log.count_unfinished() == 1 and (await log.find(ListTasks(), limit=5)).total == 1
     await log.settle(lease, [status(TaskState.INPUT_REQUIRED, at=at(2))], mail=1)
     await log.deliver("t", mail(at=at(3)))  # its caller knows it, so it stays a task
-    assert await log.unfinished() == 1 and (await log.find(ListTasks(), limit=5)).total == 1
+    assert await log.count_unfinished() == 1 and (await log.find(ListTasks(), limit=5)).total == 1
 
 
 async def test_the_number_of_open_tasks_equals_the_tasks_listed_after_any_operations(
@@ -128,7 +129,7 @@ async def test_the_number_of_open_tasks_equals_the_tasks_listed_after_any_operat
         found = await log.find(ListTasks(status=state), limit=100)
         expected = sorted(task for task, now in tasks.items() if now is state)
         assert (found.total, sorted(s.task_id for s in found.snapshots)) == (len(expected), expected)
-    assert await log.unfinished() == sum(not state.terminal for state in tasks.values())
+    assert await log.count_unfinished() == sum(not state.terminal for state in tasks.values())
     for context in ("c0", "c1", "c2"):
         found = await log.find(ListTasks(context_id=context), limit=100)
         assert found.total == len(found.snapshots)
@@ -145,7 +146,7 @@ async def test_purge_deletes_an_unfinished_task_on_request_unless_a_node_runs_it
     left = {snapshot.task_id for snapshot in (await log.find(ListTasks(), limit=10)).snapshots}
     assert left == {"done", "parked later", "running"}
     assert await store.purge(at(5), limit=10) == 1
-    assert await log.unfinished() == 2
+    assert await log.count_unfinished() == 2
 
 
 async def test_a_long_log_is_deleted_in_pieces_and_its_task_at_once(store: Store, log: Log) -> None:
@@ -165,4 +166,4 @@ async def test_a_long_log_is_deleted_in_pieces_and_its_task_at_once(store: Store
 async def test_scopes_are_counted_apart(store: Store, log: Log) -> None:
     other = store.scope(Scope("acme", "echo", "bob"))
     await add(log, "t", state=TaskState.WORKING)
-    assert (await log.unfinished(), await other.unfinished()) == (1, 0)
+    assert (await log.count_unfinished(), await other.count_unfinished()) == (1, 0)

@@ -117,7 +117,7 @@ async def test_one_call_wakes_all_listeners(bus: Bus) -> None:
 # Two processes
 
 
-class Ear:
+class Listener:
     """Hears one topic, and lets a test wait for that."""
 
     def __init__(self) -> None:
@@ -142,20 +142,20 @@ LONG = topic(Scope("t", "a", "o" * 10_000), "1")
 )
 async def test_another_process_gets_the_topic_and_no_records(buses: tuple[Bus, Bus], name: str) -> None:
     here, there = buses
-    ear, other = Ear(), Ear()
-    with there.listen(name, ear), there.listen(name + "2", other):
+    listener, other = Listener(), Listener()
+    with there.listen(name, listener), there.listen(name + "2", other):
         here.wake(name, (chunk(),))
-        await ear.once()
+        await listener.once()
         here.wake("last")
-    assert ear.heard == [()] and other.heard == []
+    assert listener.heard == [()] and other.heard == []
 
 
 async def test_the_waker_itself_is_woken_once(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
-    own, ear, records = Ear(), Ear(), (chunk(),)
-    with here.listen("a", own), there.listen("a", ear), here.listen("b", own):
+    own, listener, records = Listener(), Listener(), (chunk(),)
+    with here.listen("a", own), there.listen("a", listener), here.listen("b", own):
         here.wake("a", records)
-        await ear.once()
+        await listener.once()
         there.wake("b")  # comes after all that came before
         while len(own.heard) < 2:
             await own.once()
@@ -164,22 +164,22 @@ async def test_the_waker_itself_is_woken_once(buses: tuple[Bus, Bus]) -> None:
 
 async def test_many_wake_ups_cause_at_least_one_after_the_last(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
-    ears = [Ear() for _ in range(50)]
+    listeners = [Listener() for _ in range(50)]
     with ExitStack() as stack:
-        for n, ear in enumerate(ears):
-            stack.enter_context(there.listen(f"t{n}", ear))
+        for n, listener in enumerate(listeners):
+            stack.enter_context(there.listen(f"t{n}", listener))
         for _ in range(20):
             for n in range(50):
                 here.wake(f"t{n}")
-        for ear in ears:
-            await ear.once()
-    assert all(1 <= len(ear.heard) <= 20 for ear in ears)
+        for listener in listeners:
+            await listener.once()
+    assert all(1 <= len(listener.heard) <= 20 for listener in listeners)
 
 
 async def test_the_last_wake_up_is_not_lost(buses: tuple[Bus, Bus]) -> None:
     here, there = buses
-    ear = Ear()
-    with there.listen("a", ear):
+    listener = Listener()
+    with there.listen("a", listener):
         here.wake("a")
         await here.close()
-        await ear.once()
+        await listener.once()

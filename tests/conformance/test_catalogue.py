@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.engine.protocols import RegisteredAgent, SearchText, Store
-from dragoman.stores.common import MAX_SEARCH_WORDS
+from dragoman.stores.search_words import MAX_SEARCH_WORDS
 
 REFUNDS = SearchText(
     name="Refund desk",

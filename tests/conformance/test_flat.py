@@ -30,14 +30,18 @@ async def fill(log: Log, size: int) -> None:
         await asyncio.gather(*(add(n) for n in range(first, first + 200)))
 
 
-async def cost(work: Callable[[], Awaitable[Any]]) -> float:
-    """The least wall-clock time of several tries: a database works in a thread or a process of its own."""
-    least = float("inf")
-    for _ in range(30):
-        began = time.perf_counter()
-        await work()
-        least = min(least, time.perf_counter() - began)
-    return least
+async def assert_same_cost(few: Callable[[], Awaitable[Any]], many: Callable[[], Awaitable[Any]]) -> None:
+    """The least wall-clock times of both, which take turns: a database works in a thread or a process of its own, and other
+    processes may slow it down for a while."""
+    least = [float("inf"), float("inf")]
+    for tries in range(300):
+        for n, work in enumerate((few, many)):
+            began = time.perf_counter()
+            await work()
+            least[n] = min(least[n], time.perf_counter() - began)
+        if tries >= 30 and least[1] < 4 * least[0]:
+            return
+    raise AssertionError(f"{few} takes {least[0]:.6f} s, {many} takes {least[1]:.6f} s")
 
 
 async def test_a_page_and_a_count_cost_the_same_with_eight_times_the_tasks(store: Store) -> None:
@@ -53,7 +57,5 @@ async def test_a_page_and_a_count_cost_the_same_with_eight_times_the_tasks(store
         ListTasks(context_id="c7"),
         ListTasks(context_id="c7", status=TaskState.COMPLETED),
     ):
-        costs = [await cost(partial(log.find, query, limit=2)) for log in (few, many)]
-        assert costs[1] < 4 * costs[0], (query, costs)
-    costs = [await cost(log.unfinished) for log in (few, many)]
-    assert costs[1] < 4 * costs[0], costs
+        await assert_same_cost(partial(few.find, query, limit=2), partial(many.find, query, limit=2))
+    await assert_same_cost(few.count_unfinished, many.count_unfinished)

@@ -83,10 +83,10 @@ async def test_pages_repeat_and_miss_nothing_among_ties(store: Store) -> None:
 async def test_one_search_looks_at_a_limited_number_of_tasks(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("memory", "sqlite.index", "postgres.index"):
+    for module in ("memory", "pages"):
         monkeypatch.setattr(f"dragoman.stores.{module}.SCAN_TASKS", 5)
-    for module in ("sqlite.index", "postgres.index"):
-        monkeypatch.setattr(f"dragoman.stores.{module}._BATCH", 5)
+    for module in ("pages", "sqlite.index", "postgres.index"):
+        monkeypatch.setattr(f"dragoman.stores.{module}.SCAN_BATCH_TASKS", 5)
     assert protocols.SCAN_TASKS > 5
     await settle(store.scope(OTHER), "old", TaskState.COMPLETED, 1)
     for n in range(12):
@@ -106,8 +106,8 @@ async def test_one_search_looks_at_a_limited_number_of_tasks(
 async def test_pages_of_a_tenant_repeat_and_miss_nothing_among_ties(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("sqlite.index", "postgres.index"):
-        monkeypatch.setattr(f"dragoman.stores.{module}._BATCH", 4)
+    for module in ("pages", "sqlite.index", "postgres.index"):
+        monkeypatch.setattr(f"dragoman.stores.{module}.SCAN_BATCH_TASKS", 4)
     for n in range(24):
         scope = (SCOPE, THIRD, OTHER)[n % 3]
         state = (TaskState.COMPLETED, TaskState.FAILED)[n % 2]
@@ -199,6 +199,18 @@ async def test_the_size_of_a_tenant_is_that_of_its_logs(store: Store) -> None:
     assert await store.index.size("nobody") == 0
 
 
+async def test_push_configs_count_as_bytes_of_their_tenant(store: Store) -> None:
+    await fill(store)
+    before = {each: await store.index.size(each) for each in ("acme", "beta")}
+    task = (await store.index.find(TaskQuery(tenant="acme"), limit=1)).tasks[0]
+    config = PushConfig(id="c", task_id=task.id, url="https://example.com/", token="x" * 1000)
+    await store.push_configs.put(task.scope, task.id, StoredPushConfig(config=config, uid="u"))
+    assert await store.index.size("acme") > before["acme"] + 1000
+    assert await store.index.size("beta") == before["beta"]
+    await store.push_configs.delete(task.scope, task.id, "c")
+    assert await store.index.size("acme") == before["acme"]
+
+
 async def test_nodes_have_their_leases(store: Store, log: Log) -> None:
     await log.create("t", "c", mail(), node="n1")
     nodes = {node.id: node for node in await store.index.nodes()}
@@ -276,4 +288,4 @@ async def test_an_answer_to_a_question_does_not_hide_a_task_that_could_have_been
     assert not delivered.snapshot.hidden
     assert not (await log.head("t")).hidden
     assert [each.task_id for each in (await log.find(ListTasks(), limit=10)).snapshots] == ["t"]
-    assert await log.unfinished() == 1
+    assert await log.count_unfinished() == 1

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.engine.protocols import HeldLease, LeaseLost, Log, NewMail, Store
 from dragoman.engine.records import Record
-from dragoman.errors import TaskNotFound
+from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from tests.conformance.conftest import SCOPE, Clock
@@ -168,8 +169,8 @@ async def test_a_claim_without_takeover_takes_only_tasks_without_a_lease(
     await log.create("t2", "c", mail())
     clock.forward(61)
     await store.renew("n2", ttl=60)
-    assert [lease.task for lease in await store.claim("n2", limit=10, takes_over=lambda: False)] == ["t2"]
-    assert [lease.task for lease in await store.claim("n2", limit=10, takes_over=lambda: True)] == ["t1"]
+    assert [lease.task for lease in await store.claim("n2", limit=10, may_take_over=lambda: False)] == ["t2"]
+    assert [lease.task for lease in await store.claim("n2", limit=10, may_take_over=lambda: True)] == ["t1"]
 
 
 async def test_tasks_of_an_earlier_process_with_the_same_node_name_can_be_claimed(
@@ -214,13 +215,13 @@ async def test_tasks_of_other_scopes_are_left_alone_however_many_they_are(store:
     for n in range(20):
         await store.scope(other).create(f"o{n}", "c", mail())
     await log.create("mine", "c", mail())
-    (lease,) = await store.claim("n1", limit=5, fits=lambda scope: scope == SCOPE)
+    (lease,) = await store.claim("n1", limit=5, serves=lambda scope: scope == SCOPE)
     assert (lease.scope, lease.task) == (SCOPE, "mine")
-    assert list(await store.claim("n1", limit=5, fits=lambda scope: scope == SCOPE)) == []
+    assert list(await store.claim("n1", limit=5, serves=lambda scope: scope == SCOPE)) == []
     await store.leave("n1")
-    (lease,) = await store.claim("n2", limit=5, fits=lambda scope: scope == SCOPE)  # orphaned, and ours
+    (lease,) = await store.claim("n2", limit=5, serves=lambda scope: scope == SCOPE)  # orphaned, and ours
     assert lease.task == "mine"
-    assert len(await store.claim("n2", limit=50, fits=lambda scope: scope == other)) == 20
+    assert len(await store.claim("n2", limit=50, serves=lambda scope: scope == other)) == 20
 
 
 async def test_a_released_task_can_be_claimed_at_once_and_counts_only_failed_attempts(
@@ -308,7 +309,7 @@ async def test_a_purged_task_leaves_no_key_and_no_lease_behind(store: Store, log
     assert lease is not None
     await log.settle(lease, [turn(), status(DONE)], mail=1)
     assert await store.purge("2999", limit=10) == 1
-    assert await log.seen("k") is None
+    assert await log.find_delivered("k") is None
     fresh = await log.create("t", "c", mail("again"), dedupe="k", node="n1")
     assert not fresh.duplicate and fresh.lease is not None and fresh.lease.key != lease.key
     with pytest.raises(LeaseLost):
@@ -383,6 +384,48 @@ async def test_a_task_passes_from_one_process_to_another(pair: tuple[Store, Stor
     assert (await one.scope(SCOPE).load("t")).task.artifacts[0].text == "two"
 
 
+async def test_an_answer_to_a_question_that_has_another_answer_is_refused(store: Store, log: Log) -> None:
+    lease = (await log.create("t", "c", mail(), node="n1")).lease
+    assert lease is not None
+    await log.settle(lease, [turn(), status(TaskState.INPUT_REQUIRED)], mail=1)
+    seen = (await log.load("t")).seq
+    answer = replace(mail(), answers=seen)
+    first = (await log.deliver("t", answer, node="n1")).lease
+    assert first is not None
+    with pytest.raises(TaskClosed):
+        await log.deliver("t", answer)
+    await log.settle(first, [status(TaskState.INPUT_REQUIRED)], mail=seen + 1)
+    with pytest.raises(TaskClosed):
+        await log.deliver("t", answer)
+    await log.deliver("t", mail())
+
+
+async def test_named_tasks_are_purged_with_their_bytes_but_those_that_a_node_runs(store: Store) -> None:
+    one, two, other = Scope("7", "a", "7"), Scope("7", "b", "7"), Scope("70", "a", "70")
+    for scope in (one, two, other):
+        lease = (await store.scope(scope).create("done", "c", mail(), node="n1", dedupe="k")).lease
+        assert lease is not None
+        await store.scope(scope).settle(lease, [turn(), status(DONE)], mail=1)
+    await store.scope(one).create("running", "c", mail(), node="n1")
+    size = await store.index.size("7")
+    chosen = [
+        (one, "done"),
+        (two, "done"),
+        (one, "running"),
+        (one, "unknown"),
+        (Scope("7", "z", "7"), "done"),
+    ]
+    assert await store.purge_tasks(chosen) == 2
+    assert 0 < await store.index.size("7") < size
+    assert await store.purge_tasks(chosen) == 0 and await store.purge_tasks([]) == 0
+    for scope in (one, two):
+        with pytest.raises(TaskNotFound):
+            await store.scope(scope).load("done")
+        assert await store.scope(scope).find_delivered("k") is None
+    assert (await store.scope(one).load("running")).task_id == "running"
+    assert (await store.scope(other).load("done")).terminal
+
+
 async def test_all_tasks_of_a_tenant_are_purged_but_those_that_a_node_runs(store: Store) -> None:
     mine, other = store.scope(Scope("7", "a", "7")), store.scope(Scope("70", "a", "70"))
     for log in (mine, other):
@@ -400,8 +443,8 @@ async def test_all_tasks_of_a_tenant_are_purged_but_those_that_a_node_runs(store
     assert await store.purge_tenant("7", limit=2) == (0, True), "a node runs the last one"
     await mine.settle(running, [turn(), status(DONE)], mail=1)
     assert await store.purge_tenant("7", limit=2) == (1, False)
-    assert await mine.seen("k") is None and await other.seen("k") is not None
-    assert await mine.unfinished() == 0 and await other.unfinished() == 2
+    assert await mine.find_delivered("k") is None and await other.find_delivered("k") is not None
+    assert await mine.count_unfinished() == 0 and await other.count_unfinished() == 2
     with pytest.raises(TaskNotFound):
         await mine.load("parked")
     assert (await other.load("parked")).task_id == "parked"

@@ -399,7 +399,7 @@ async def test_without_its_store_a_node_uses_its_share_and_then_refuses(store: S
 
 
 async def test_a_store_that_does_not_answer_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shared_quota, "_STORE_SECONDS", 0.05)
 
@@ -414,3 +414,48 @@ async def test_a_store_that_does_not_answer_holds_nobody_up(
         with pytest.raises(Unavailable):
             await node.take("k", 1.0, 1)
         await node.close()
+    assert "the store does not count quotas now: it does not answer" in caplog.text
+
+
+class Late:
+    """The quotas of a store that may take long: a change that its caller does not wait for any more is made later."""
+
+    spans_machines = True
+
+    def __init__(self, store: Store) -> None:
+        self._quotas = store.quotas
+        self.prompt, self.go_on = asyncio.Event(), asyncio.Event()
+        self.late: list[asyncio.Task[Any]] = []
+        self.prompt.set()
+
+    async def change(self, key: str, change: Callable[[bytes, float], Any]) -> Any:
+        if self.prompt.is_set():
+            return await self._quotas.change(key, change)
+
+        async def change_later() -> Any:
+            await self.go_on.wait()
+            return await self._quotas.change(key, change)
+
+        self.late.append(asyncio.create_task(change_later()))
+        return await asyncio.shield(self.late[-1])
+
+
+async def test_what_a_node_gave_up_to_give_back_is_not_given_back_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas = Late(store)
+    node, other = SharedQuota(quotas), SharedQuota(store.quotas)
+    key = node.key("slots", "ada")
+    assert await node.enter(key, 2) and await node.enter(key, 2)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(shared_quota, "_STORE_SECONDS", 0.05)
+        quotas.prompt.clear()
+        node.leave(key)  # it is given back, which takes too long
+        await until(lambda: node._failing)
+    quotas.prompt.set()
+    assert await node.enter(key, 2)
+    quotas.go_on.set()
+    await asyncio.gather(*quotas.late, return_exceptions=True)
+    assert not await other.enter(key, 2), "two are taken"
+    await node.close()
+    await other.close()

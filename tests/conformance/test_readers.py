@@ -85,7 +85,7 @@ async def test_a_store_says_which_readers_are_behind_and_whose_task_is_gone(
 ) -> None:
     here, there = pair
     log = there.scope(SCOPE)
-    assert not await here.behind([])
+    assert not await here.find_behind([])
     lease = await _begun(log)
     for task in ("idle", "ödd'\"task"):
         await log.create(task, "c", mail())
@@ -93,7 +93,7 @@ async def test_a_store_says_which_readers_are_behind_and_whose_task_is_gone(
     cursors = [("t", 2), ("idle", 1), ("t", 3), ("ödd'\"task", 0), ("gone", 5), ("ödd'\"task", 1)]
     asked = [(SCOPE, task, after) for task, after in cursors]
     asked.append((Scope("nobody", "a", "b"), "t", 1))
-    assert sorted(await here.behind(asked)) == [0, 3, 4, 6]
+    assert sorted(await here.find_behind(asked)) == [0, 3, 4, 6]
 
 
 async def test_one_search_finds_what_all_readers_have_missed(pair: tuple[Store, Store]) -> None:
@@ -114,7 +114,7 @@ async def test_one_search_finds_what_all_readers_have_missed(pair: tuple[Store, 
         assert leases[0] is not None and leases[2] is not None
         await written.append(leases[0], [chunk()])
         await written.append(leases[2], [chunk(), chunk()])
-        await readers.look()
+        await readers.wake_behind()
         await asyncio.wait([jobs[0], jobs[2]])
         assert heard == {"t0": [2], "t2": [2, 3]} and not jobs[1].done()
         jobs[1].cancel()

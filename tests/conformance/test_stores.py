@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.engine.protocols import Lease, LeaseLost, Log, NewMail, Store, TaskExists
-from dragoman.engine.records import Cancel, Record, Snapshot
+from dragoman.engine.records import Cancel, Record
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import TaskClosed, TaskNotFound
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
@@ -320,7 +321,7 @@ async def test_a_repeated_key_returns_what_became_of_the_first(log: Log) -> None
     assert first.lease is not None and not first.duplicate
     with pytest.raises(TaskNotFound):
         await log.load("t2")
-    seen = await log.seen("k")
+    seen = await log.find_delivered("k")
     assert seen is not None and (seen.duplicate, seen.seq, seen.snapshot.task_id) == (True, 1, "t1")
 
 
@@ -354,9 +355,9 @@ async def test_a_key_is_forgotten_after_a_day(log: Log, clock: Clock) -> None:
     clock.forward(24 * 60 * 60 - 60)
     assert (await log.create("t2", "c", mail(), dedupe="k")).duplicate
     clock.forward(120)
-    assert await log.seen("k") is None
+    assert await log.find_delivered("k") is None
     assert not (await log.create("t3", "c", mail(), dedupe="k")).duplicate
-    seen = await log.seen("k")
+    seen = await log.find_delivered("k")
     assert seen is not None and seen.snapshot.task_id == "t3"
 
 
@@ -366,14 +367,14 @@ async def test_a_refused_delivery_does_not_use_up_its_key(log: Log) -> None:
         await log.create("t", "c", mail(), dedupe="k")
     with pytest.raises(TaskNotFound):
         await log.deliver("unknown", mail(), dedupe="k")
-    assert await log.seen("k") is None
+    assert await log.find_delivered("k") is None
     assert not (await log.deliver("t", mail(), dedupe="k")).duplicate
 
 
 async def test_an_unused_idempotency_key_is_unknown(log: Log) -> None:
-    assert await log.seen("k") is None
+    assert await log.find_delivered("k") is None
     await log.create("t", "c", mail())
-    assert await log.seen("k") is None
+    assert await log.find_delivered("k") is None
 
 
 # Scopes
@@ -397,7 +398,7 @@ async def test_a_task_cannot_be_named_from_another_scope(store: Store, log: Log,
         await elsewhere.append(lease, [chunk()])
     with pytest.raises(TaskNotFound):
         await elsewhere.settle(lease, [status(DONE)], mail=1)
-    assert await elsewhere.seen("k") is None
+    assert await elsewhere.find_delivered("k") is None
     assert [s.task_id for s in (await elsewhere.find(ListTasks(), limit=10)).snapshots] == ["mine"]
     assert not (await elsewhere.create("t", "c", mail("theirs"), dedupe="k")).duplicate
     assert (await log.load("t")).seq == 1

@@ -216,7 +216,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(handle=HANDLES, scope=SCOPES, key=st.just("k"))
     def seen(self, handle: int, scope: Scope, key: str) -> None:
-        self.both(handle, lambda s, _: s.scope(scope).seen(key))
+        self.both(handle, lambda s, _: s.scope(scope).find_delivered(key))
 
     @rule(handle=HANDLES, scope=SCOPES, task=TASKS, after=st.integers(0, 8))
     def read(self, handle: int, scope: Scope, task: str, after: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.client.transport.network import HttpTransport
 from dragoman.console import calling_modules
-from dragoman.console.access import operator_access
+from dragoman.console.access import Access, OperatorToken
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
 from dragoman.dialects.sse import SseReader
@@ -41,8 +41,7 @@ async def inspector(*, allow_private: bool = True, url: str = "") -> AsyncIterat
     """A console without agents of its own, as `dragoman inspect` has it."""
     guard = OutboundGuard(allow_private=allow_private)
     logins = Logins(guard)
-    access = operator_access(TOKEN)
-    modules = calling_modules(guard, logins, url=url)
+    modules, access = calling_modules(guard, logins, url=url), Access(OperatorToken(TOKEN))
     app = App([], console=Console(access, kind="inspect", features=("talk", "inspect"), modules=modules))
     await app.start()
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +23,9 @@ async def test_the_printed_url_has_a_token_that_works_once() -> None:
         url, _, token = line.partition("#token=")
         assert url == f"console: http://{HOST}/console/"
         page = Operator(app, token="")
+        wrong = await page("POST", "/session", {"token": f"{token}x"}, **OURS)
+        assert (wrong.status, "set-cookie" in wrong.headers) == (401, False)
+        assert (await page("GET", "/me", authorization=f"Bearer {token}")).status == 401
         answer = await page("POST", "/session", {"token": token}, **OURS)
         assert answer.status == 204
         cookie = answer.headers["set-cookie"]
@@ -80,8 +85,44 @@ async def test_a_cookie_is_refused_unless_our_own_page_sends_it(headers: dict[st
         page = Operator(app, token="")
         cookie = (await page("POST", "/session", {"token": TOKEN}, **OURS)).headers["set-cookie"]
         page.cookie = cookie.partition(";")[0]
-        assert (await page("DELETE", "/session", **OURS)).status == 204
+        for ours in (OURS, {"origin": OURS["origin"]}, {"sec_fetch_site": OURS["sec_fetch_site"]}):
+            assert (await page("DELETE", "/session", **ours)).status == 204
         assert (await page("DELETE", "/session", **headers)).status == 403
+
+
+async def test_an_address_that_a_person_types_reads_but_changes_nothing() -> None:
+    async with console_app() as (app, _):
+        page = Operator(app, token="")
+        cookie = (await page("POST", "/session", {"token": TOKEN}, **OURS)).headers["set-cookie"]
+        page.cookie = cookie.partition(";")[0]
+        assert (await page("GET", "/me", sec_fetch_site="none")).status == 200
+        assert (await page("DELETE", "/session", sec_fetch_site="none")).status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}],
+    ids=str,
+)
+async def test_a_page_of_another_origin_cannot_log_in_even_with_the_token(headers: dict[str, str]) -> None:
+    async with console_app() as (app, _):
+        page = Operator(app, token="")
+        answer = await page("POST", "/session", {"token": TOKEN}, **headers)
+        assert (answer.status, "set-cookie" in answer.headers) == (403, False)
+
+
+async def test_a_session_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = SimpleNamespace(monotonic=time.monotonic, seconds=0.0)
+    later.time = lambda: time.time() + later.seconds
+    monkeypatch.setattr(access, "time", later)
+    async with console_app() as (app, _):
+        page = Operator(app, token="")
+        cookie = (await page("POST", "/session", {"token": TOKEN}, **OURS)).headers["set-cookie"]
+        page.cookie = cookie.partition(";")[0]
+        later.seconds = access.SESSION_SECONDS - 60
+        assert (await page("GET", "/me", **OURS)).status == 200
+        later.seconds = access.SESSION_SECONDS + 60
+        assert (await page("GET", "/me", **OURS)).status == 401
 
 
 async def test_a_name_that_is_not_ours_is_refused_for_pages_and_api(operator: Operator) -> None:
@@ -101,6 +142,25 @@ async def test_wrong_tokens_are_refused_and_then_limited(operator: Operator) -> 
     headers = {"host": HOST, "authorization": f"Bearer {TOKEN}"}
     elsewhere = await request(operator.app, "GET", "/console/api/me", headers=headers, client=("10.0.0.9", 1))
     assert elsewhere.status == 200, "a stranger cannot lock an operator out"
+
+
+async def test_addresses_with_wrong_tokens_are_counted_up_to_a_limit_and_the_oldest_is_forgotten(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "MAX_ADDRESSES", 3)
+    headers = {"host": HOST, "authorization": "Bearer op_wrong"}
+
+    async def statuses(*addresses: str) -> list[int]:
+        answers = [
+            await request(operator.app, "GET", "/console/api/me", headers=headers, client=(address, 1))
+            for address in addresses
+        ]
+        return [answer.status for answer in answers]
+
+    guessing = ["10.0.0.9"] * (access.MAX_FAILURES + 1)
+    assert (await statuses(*guessing))[-1] == 429
+    assert await statuses("10.0.0.1", "10.0.0.2", "10.0.0.9") == [401, 401, 429]
+    assert await statuses("10.0.0.3", "10.0.0.9") == [401, 401], "the oldest of four addresses is forgotten"
 
 
 async def test_no_answer_has_cors_headers_even_if_agents_have() -> None:
@@ -151,9 +211,10 @@ def test_a_public_address_needs_a_token_and_prints_none() -> None:
     assert "token=" not in "".join(lines) and "https://a.example/console/" in "".join(lines)
 
 
-def test_a_token_that_could_be_guessed_is_refused() -> None:
+@pytest.mark.parametrize("token", ["secret", "é" * 20, "two words of a token", "a" * 20 + "\n"], ids=ascii)
+def test_a_token_that_is_short_or_no_word_of_ascii_is_refused(token: str) -> None:
     with pytest.raises(SystemExit, match="16 characters"):
-        AgentConsole("secret")
+        AgentConsole(token)
 
 
 def test_a_console_without_a_token_does_not_open() -> None:
@@ -165,7 +226,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     assert access.TokenFile(file).read() == access.TokenFile(file).read()
     file.chmod(0o644)
-    with pytest.raises(SystemExit, match="not yours alone"):
+    with pytest.raises(SystemExit, match="belongs to another user, or others can read it"):
         access.TokenFile(file).read()
 
 

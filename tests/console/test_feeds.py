@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.console import feeds
-from dragoman.console.tasks import key_of
+from dragoman.console.keys import key_of
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store

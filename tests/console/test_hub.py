@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.console import feeds
+from dragoman.console import access, feeds
 from dragoman.console import hub as console_hub
 from dragoman.console.hub import HubConsole
 from dragoman.hub.assembly import application
@@ -19,10 +21,13 @@ from dragoman.hub.hub import Hub
 from dragoman.hub.models.local import EchoModel
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.tokens import Tokens
+from dragoman.hub.tenants.users import Users
 from dragoman.model.ops import Scope
 from dragoman.model.usage import TokenUsage
 from dragoman.server.app import App
+from tests.auth.issuer import ISSUER, PUBLISHED, Pages, claims, mint
 from tests.console.conftest import HOST, Operator
+from tests.hub.test_users import CONFIGURATION, KEYS, RULES
 from tests.server.wire import envelope, request
 from tests.waiting import until
 
@@ -31,7 +36,7 @@ OURS = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin"}
 
 
 @asynccontextmanager
-async def hub_app() -> AsyncIterator[tuple[Hub, App, HubConsole]]:
+async def hub_app(admin_token: str = ADMIN) -> AsyncIterator[tuple[Hub, App, HubConsole]]:
     agent = Agent("Echo")
 
     @agent.skill
@@ -40,7 +45,7 @@ async def hub_app() -> AsyncIterator[tuple[Hub, App, HubConsole]]:
 
     console = HubConsole(None)
     hub, app = application(
-        Settings(admin_token=ADMIN, drain=0.0, data="/nonexistent/dragoman"),
+        Settings(admin_token=admin_token, drain=0.0, data="/nonexistent/dragoman"),
         model=EchoModel(),
         code=[agent],
         store="memory:",
@@ -95,6 +100,16 @@ async def test_an_administrator_sees_all_tenants_and_a_tenant_sees_itself() -> N
         assert {entry["principal"] for entry in entries} == {"ada/default"}, (
             "people know a tenant by its name"
         )
+
+
+async def test_a_cancel_that_finds_nothing_is_refused_as_the_console_refuses() -> None:
+    async with hub_app() as (hub, app, _):
+        _, token = await hub.tenants.add("ada")
+        refused = await Operator(app, token)("POST", "/hub/tenants/ada/requests/nothing/cancel")
+        assert refused.status == 404
+        assert refused.json == {
+            "error": {"code": "NOT_FOUND", "message": "no in-flight request with that id"}
+        }
 
 
 async def test_an_operator_finds_the_tasks_and_agents_of_a_tenant_by_its_name() -> None:
@@ -178,26 +193,11 @@ async def test_the_stream_of_all_tasks_has_only_the_tenants_own() -> None:
         assert b"of bob" not in live.body
 
 
-@pytest.mark.parametrize("change", ["disable", "rotate"])
-async def test_a_session_ends_with_the_tenants_token(change: str) -> None:
-    async with hub_app() as (hub, app, _):
-        tenant, token = await hub.tenants.add("ada")
-        page = Operator(app, token="")
-        answer = await page("POST", "/session", {"token": token}, **OURS)
-        page.cookie = answer.headers["set-cookie"].partition(";")[0]
-        assert (await page.get("/me"))["tenant"] == "ada"
-        if change == "disable":
-            await hub.tenants.disable(tenant, True)
-        else:
-            await hub.tenants.rotate(tenant)
-        assert (await page("GET", "/me")).status == 401
-
-
 @pytest.mark.parametrize("path", ["/tasks/stream", "/tasks/{key}/events"])
 async def test_an_open_stream_ends_when_the_tenant_may_not_see_it_any_more(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(feeds, "ROW_CHECK_SECONDS", 0.05)
     async with hub_app() as (hub, app, _):
         tenant, token = await hub.tenants.add("ada")
         await send(app, token, "of ada")
@@ -210,6 +210,25 @@ async def test_an_open_stream_ends_when_the_tenant_may_not_see_it_any_more(
         assert live.frames()[-1].event == "error" and b"UNAUTHENTICATED" in live.body
 
 
+async def test_an_open_stream_ends_when_the_token_of_its_user_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeds, "ROW_CHECK_SECONDS", 0.05)
+    later = SimpleNamespace(monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(access, "time", later)
+    async with hub_app() as (hub, app, _):
+        await hub.tenants.add("acme")
+        pages = Pages(**{CONFIGURATION: {"issuer": ISSUER, "jwks_uri": KEYS}, KEYS: PUBLISHED})
+        hub.users = Users(hub.tenants, Settings(**RULES), cast(Any, pages))
+        ends = int(time.time()) + 300
+        ada = Operator(app, mint(claims(sub="ada", tenant="acme", scope="dragoman:read", exp=ends)))
+        live = ada.open("GET", "/tasks/stream")
+        await live.until(lambda: live.status == 200)
+        later.time = lambda: ends + 1.0
+        await live.end()
+        assert live.frames()[-1].event == "error" and b"UNAUTHENTICATED" in live.body
+
+
 async def test_the_printed_url_makes_an_operator_and_a_new_admin_token_ends_the_session() -> None:
     async with hub_app() as (hub, app, console):
         token = console.url(f"http://{HOST}").partition("#token=")[2]
@@ -218,8 +237,28 @@ async def test_the_printed_url_makes_an_operator_and_a_new_admin_token_ends_the_
         page.cookie = answer.headers["set-cookie"].partition(";")[0]
         assert (await page.get("/me"))["role"] == "operator"
         shown: list[Any] = []
-        await hub.tenants.rotate_admin(show=shown.append)
+        await hub.tenants.rotate_admin_token(show=shown.append)
         assert (await page("GET", "/me")).status == 401
+
+
+async def test_an_operator_rotates_the_admin_token_in_the_console_and_goes_on_with_the_new_one() -> None:
+    async with hub_app(admin_token="") as (hub, app, _):
+        shown: list[str] = []
+        await hub.tenants.rotate_admin_token(show=shown.append)
+        page = Operator(app, token="")
+
+        async def log_in(token: str) -> None:
+            answer = await page("POST", "/session", {"token": token}, **OURS)
+            assert answer.status == 204
+            page.cookie = answer.headers["set-cookie"].partition(";")[0]
+
+        await log_in(shown[-1])
+        rotated = await page("POST", "/hub/admin/rotate-token", {"overlap_seconds": 3600}, **OURS)
+        assert rotated.status == 200 and rotated.json["token"] not in shown
+        assert (await page("GET", "/me")).status == 401, "sessions end with the token"
+        for token in (rotated.json["token"], shown[-1]):
+            await log_in(token)
+            assert (await page.get("/me"))["role"] == "operator"
 
 
 async def test_a_copy_counts_as_a_request_of_its_tenant() -> None:
@@ -228,7 +267,7 @@ async def test_a_copy_counts_as_a_request_of_its_tenant() -> None:
         await send(app, token, "of ada")
         viewer = Operator(app, token)
         (row,) = (await viewer.get("/tasks"))["tasks"]
-        await hub.tenants.limit(tenant, None, 1)
+        await hub.tenants.limit(tenant, per_minute=1)
         statuses = [
             (await viewer("POST", f"/tasks/{row['key']}/fork", {"record": 1})).status for _ in range(3)
         ]
@@ -266,6 +305,25 @@ async def test_a_copy_is_refused_when_the_budget_of_its_tenant_is_used_up() -> N
         assert refused.status == 429 and "budget of this tenant" in refused.json["error"]["message"]
 
 
+async def test_a_copy_needs_room_for_the_log_that_it_copies() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await send(app, token, "a" * 60_000, agent="index")
+        await hub.policies.change(tenant.id, {"max_request_mb": 1})
+        viewer = Operator(app, token)
+        (row,) = (await viewer.get("/tasks"))["tasks"]
+        statuses = [
+            (await viewer("POST", f"/tasks/{row['key']}/fork", {"record": 1})).status for _ in range(12)
+        ]
+        assert statuses[0] == 201 and statuses[-1] == 413, statuses
+        copies = statuses.count(201)
+        await until(
+            partial(viewer.get, "/tasks"),
+            lambda page: page["counts"] == {"TASK_STATE_COMPLETED": 1 + copies},
+        )
+        assert await hub.store.index.size(tenant.key) < 2 << 20
+
+
 async def test_what_a_tenant_reads_in_the_console_counts_as_its_reads() -> None:
     async with hub_app() as (hub, app, _):
         tenant, token = await hub.tenants.add("ada")
@@ -274,6 +332,19 @@ async def test_what_a_tenant_reads_in_the_console_counts_as_its_reads() -> None:
         assert [(await viewer("GET", "/tasks")).status for _ in range(4)] == [200, 200, 429, 429]
         assert (await viewer("GET", "/tasks")).headers["retry-after"]
         assert (await Operator(app, ADMIN)("GET", "/tasks")).status == 200
+
+
+async def test_what_a_tenant_has_open_in_the_console_counts_as_its_open_requests() -> None:
+    async with hub_app() as (hub, app, _):
+        tenant, token = await hub.tenants.add("ada")
+        await hub.policies.change(tenant.id, {"max_open_requests": 1})
+        viewer = Operator(app, token)
+        stream = viewer.open("GET", "/tasks/stream")
+        await stream.until(lambda: stream.status == 200)
+        assert (await viewer("GET", "/tasks")).status == 429
+        stream.gone.set()
+        await stream.end()
+        assert (await viewer("GET", "/tasks")).status == 200
 
 
 async def test_the_hubs_own_paths_stay_and_cors_does_not_reach_the_console() -> None:
@@ -386,10 +457,10 @@ async def test_a_token_that_reads_changes_nothing_in_the_console() -> None:
         assert (await manager.get("/hub/tenants/1/whoami"))["name"] == "default"
 
 
-async def test_a_session_ends_with_its_token_and_with_the_name_of_its_tenant() -> None:
+async def test_a_session_ends_with_its_token_and_when_its_tenant_is_renamed_or_disabled() -> None:
     async with hub_app() as (hub, app, _):
         tenant, _own = await hub.tenants.add("ada")
-        for end in ("revoke", "expire", "rename"):
+        for end in ("revoke", "expire", "rename", "rotate", "disable"):
             token, secret = await hub.tenants.tokens.create(
                 tenant.id, end, "read", expires_at=4_000_000_000, actor="test"
             )
@@ -401,6 +472,10 @@ async def test_a_session_ends_with_its_token_and_with_the_name_of_its_tenant() -
                 await hub.tenants.tokens.revoke(tenant.id, token.id, actor="test")
             elif end == "expire":
                 await hub.database.change("update tokens set expires_at = 1 where id = ?", (token.id,))
+            elif end == "rename":
+                tenant = await hub.rename_tenant(tenant, "eve")
+            elif end == "rotate":
+                await hub.tenants.rotate(tenant)
             else:
-                await hub.rename_tenant(tenant, "eve")
+                await hub.tenants.disable(tenant, True)
             assert (await browser("GET", "/me", **OURS)).status == 401, end

@@ -93,7 +93,27 @@ async def test_a_person_who_says_no_is_reported_as_text() -> None:
         assert now["state"] == "failed" and "access_denied" in now["message"]
 
 
-async def test_client_credentials() -> None:
+async def test_a_browser_that_comes_back_without_a_code_has_not_logged_in() -> None:
+    async with oauth_server() as site, inspector() as operator:
+        made = await log_in(operator, site, "authorizationCode", clientId=CLIENT)
+        back = urlsplit(await browse(made["authorizeUrl"]))
+        state = parse_qs(back.query)["state"][0]
+        page = await come_back(operator, back._replace(query=f"state={state}").geturl())
+        assert b"The login failed" in page.body and b"there is no code" in page.body
+        assert (await operator.get(f"/login/{made['handle']}"))["state"] == "failed"
+
+
+async def test_a_login_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with oauth_server() as site, inspector() as operator:
+        made = await log_in(operator, site, "bearer", token="a-token-of-somebody")
+        monkeypatch.setattr(logins, "LOGIN_SECONDS", -1.0)
+        assert (await operator.get("/login"))["logins"] == []
+        assert (await operator("GET", f"/login/{made['handle']}")).status == 404
+        asked = {"url": site.base, "credentials": made["handle"], "message": text("hello")}
+        assert (await operator("POST", "/talk", asked)).status == 404
+
+
+async def test_client_credentials_get_a_token_and_wrong_ones_are_reported() -> None:
     async with oauth_server("clientCredentials") as site, inspector() as operator:
         made = await log_in(operator, site, "clientCredentials", clientId=CLIENT, clientSecret=SECRET)
         assert made["state"] == "ready"
@@ -105,7 +125,7 @@ async def test_client_credentials() -> None:
         assert refused["state"] == "failed" and "invalid_client" in refused["message"]
 
 
-async def test_a_device_code() -> None:
+async def test_a_device_code_is_shown_and_is_ready_when_a_person_approves_it() -> None:
     async with oauth_server("deviceCode") as site, inspector() as operator:
         made = await log_in(operator, site, "deviceCode", clientId=CLIENT)
         assert (made["state"], made["userCode"]) == ("pending", "ABCD-EFGH")
@@ -216,11 +236,16 @@ async def test_logins_are_listed_forgotten_and_limited(monkeypatch: pytest.Monke
         {"url": "https://a.test", "kind": "magic"},
         {"url": "https://a.test", "kind": "bearer"},
         {"url": "ftp://a.test", "kind": "bearer", "token": "x"},
+        {"url": "https://", "kind": "bearer", "token": "x"},
+        {"url": "https://ada@a.test", "kind": "bearer", "token": "x"},
+        {"url": "https://:password@a.test", "kind": "bearer", "token": "x"},
+        {"url": f"https://a.test/{'a' * 2048}", "kind": "bearer", "token": "x"},
         {"url": "https://a.test", "kind": "apiKey", "key": "x", "name": "k", "location": "body"},
         {"url": "https://a.test", "kind": "bearer", "token": "x", "colour": "red"},
     ],
+    ids=lambda body: str(body)[:60],
 )
-async def test_invalid_requests_are_refused(body: dict[str, Any]) -> None:
+async def test_a_login_with_a_wrong_kind_member_or_url_is_refused(body: dict[str, Any]) -> None:
     async with inspector() as operator:
         assert (await operator("POST", "/login", body)).status == 400
         assert (await operator.get("/login"))["logins"] == []

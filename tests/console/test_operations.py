@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +255,8 @@ async def test_nodes_metrics_and_the_openapi_document(operator: Operator) -> Non
     }
     assert {"GET /tasks", "POST /tasks/{key}/fork", "GET /webhooks", "GET /tasks/{key}/events"} <= described
     page = document["paths"]["/tasks"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert page == {"$ref": "#/components/schemas/TaskPage"}
-    row = document["components"]["schemas"]["TaskRow"]["properties"]
+    assert page == {"$ref": "#/components/schemas/TaskSummaryPage"}
+    row = document["components"]["schemas"]["TaskSummary"]["properties"]
     assert set(row) == set((await rows(operator))[0])
 
 
@@ -302,7 +304,9 @@ async def test_a_webhook_is_shown_without_its_secrets_and_told_again() -> None:
 
         await until(settled)
         before = len(watch.frames())
-        answer = await operator("POST", f"/webhooks/{webhook['key']}/redeliver", {"from": 1})
+        page = files("dragoman.console").joinpath("page/webhooks.js").read_text()
+        (first,) = re.findall(r'"From the start", again\(w, (\d+)\)', page)
+        answer = await operator("POST", f"/webhooks/{webhook['key']}/redeliver", {"from": int(first)})
         assert answer.status == 200 and answer.json["cursor"] == 0
         await watch.until(lambda: len(watch.frames()) > before)
         watch.gone.set()

@@ -33,7 +33,9 @@ def helper(**options: Any) -> Agent:
     @agent.skill(default=True)
     async def help(turn: Turn) -> AsyncIterator[Any]:
         """Helps."""
-        if "ask" in turn.text:
+        if "twice" in turn.text:
+            yield f"{await turn.ask('From?')} to {await turn.ask('And to?')}"
+        elif "ask" in turn.text:
             yield f"in {await turn.ask('Which city?')}"
         elif "wait" in turn.text:
             yield "so far "
@@ -132,7 +134,7 @@ async def test_http_json_can_be_asked_for_and_grpc_not_in_process(local: Operato
     answer = await talk(local, agent="helper", message=text("there"), binding="HTTP+JSON")
     assert named(answer, "chosen")[0]["binding"] == "HTTP+JSON"
     refused = await local("POST", "/talk", {"agent": "helper", "message": text("x"), "binding": "GRPC"})
-    assert refused.status == 400 and "in process" in refused.json["error"]["message"]
+    assert refused.status == 400 and "inside this process" in refused.json["error"]["message"]
 
 
 async def test_a_question_is_answered_in_the_same_task(local: Operator) -> None:
@@ -166,6 +168,18 @@ async def test_files_go_both_ways(local: Operator) -> None:
 
 async def test_a_skill_can_be_named(local: Operator) -> None:
     assert reply(await talk(local, agent="helper", message=text("hey"), skill="shout")) == "HEY"
+
+
+async def test_an_answer_is_to_the_question_that_was_seen_and_never_to_the_next(local: Operator) -> None:
+    first = await talk(local, agent="helper", message=text("ask twice"))
+    end, seen = named(first, "end")[0], named(first, "event")[-1]["seq"]
+    answer = {"agent": "helper", "task": end["task"], "message": text("Rome"), "last_seq": seen}
+    again = named(await talk(local, **answer), "end")[0]
+    assert again["state"] == "TASK_STATE_INPUT_REQUIRED", "it asks once more"
+    (refused,) = named(await talk(local, **answer), "error")
+    assert "does not wait for an answer to this question any more" in refused["message"]
+    reply_to = await talk(local, agent="helper", task=end["task"], message=text("Oslo"))
+    assert "Rome" in reply(reply_to) and "Oslo" in reply(reply_to)
 
 
 async def test_a_task_can_be_canceled(local: Operator) -> None:
@@ -203,7 +217,7 @@ async def test_a_page_that_leaves_stops_following_and_the_task_goes_on() -> None
         ({"message": text("x")}, "either"),
         ({"agent": "helper", "url": "https://a.test", "message": text("x")}, "either"),
         ({"agent": "helper", "message": {"parts": []}}, "empty"),
-        ({"agent": "helper", "message": {"parts": [{"text": 1}]}}, "makes no sense"),
+        ({"agent": "helper", "message": {"parts": [{"text": 1}]}}, "cannot be read"),
         ({"agent": "helper", "message": text("x"), "key": "!"}, "no such task"),
         ({"url": "file:///etc/passwd", "message": text("x")}, "http"),
         ({"url": "https://me:secret@a.test", "message": text("x")}, "password"),
@@ -308,7 +322,7 @@ async def test_an_operator_of_a_hub_talks_for_one_tenant_and_says_which_if_there
         assert len((await tenant.get("/tasks"))["tasks"]) == 1, "it is the tenant's task"
         await hub.tenants.add("other")
         unsaid = await operator("POST", "/talk", {"agent": "echo", "message": text("hi")})
-        assert unsaid.status == 400 and "which tenant" in unsaid.json["error"]["message"]
+        assert unsaid.status == 400 and "name the tenant" in unsaid.json["error"]["message"]
         assert reply(await talk(operator, agent="echo", message=text("again"), tenant="acme")) == "again"
 
 

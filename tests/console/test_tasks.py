@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.engine.records import Record, Snapshot
+from dragoman.engine.records import Record
+from dragoman.engine.snapshot import Snapshot
 from tests.console.conftest import Operator, console_app
 
 
@@ -105,7 +106,7 @@ async def test_bad_input_is_a_clear_json_error(operator: Operator) -> None:
 
 
 def test_keys_are_safe_in_urls() -> None:
-    from dragoman.console.tasks import key_of
+    from dragoman.console.keys import key_of
     from dragoman.model.ops import Scope
 
     key = key_of(Scope("a/b", "ü", 'x"y'), "../..")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.client.transport.tap import WireEvent
-from dragoman.console.wire import MAX_OPEN, MAX_TEXT, FrameSplitter, Masker, WireView
+from dragoman.console.wire import MAX_OPEN_REQUESTS, MAX_TEXT_BYTES, FrameSplitter, Masker, WireView
 
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
@@ -69,9 +69,9 @@ def test_of_a_frame_of_ten_megabytes_the_beginning_is_kept() -> None:
     splitter = FrameSplitter()
     for _ in range(160):
         assert list(splitter.feed(b"x" * 65536)) == []
-        assert len(splitter._kept) <= MAX_TEXT
+        assert len(splitter._beginning) <= MAX_TEXT_BYTES
     ((kept, size),) = splitter.feed(b"\n\n")
-    assert len(kept) == MAX_TEXT and size == 10 * 2**20 + 2
+    assert len(kept) == MAX_TEXT_BYTES and size == 10 * 2**20 + 2
 
 
 async def test_a_long_body_is_cut_and_says_so() -> None:
@@ -82,14 +82,14 @@ async def test_a_long_body_is_cut_and_says_so() -> None:
         await shown.take("body", body=b"y" * 65536)
     await shown.take("end")
     response = shown.events[1]
-    assert len(response["text"]) == MAX_TEXT and response["cut"] and response["bytes"] == 40 * 65536
+    assert len(response["text"]) == MAX_TEXT_BYTES and response["cut"] and response["bytes"] == 40 * 65536
 
 
 async def test_answers_that_never_end_are_forgotten() -> None:
     shown = Shown()
-    for n in range(3 * MAX_OPEN):
+    for n in range(3 * MAX_OPEN_REQUESTS):
         await shown.take("request", n, url="https://a.test")
-    assert len(shown.view._open) <= MAX_OPEN
+    assert len(shown.view._open) <= MAX_OPEN_REQUESTS
 
 
 SECRET = "s3cret-value-of-somebody"

@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,7 +85,9 @@ def pause(where: str) -> None:
     asked = Path(os.environ["PAUSE"], f"{os.getpid()}.{where}")
     if asked.exists():
         asked.unlink()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(
+            threading.get_ident(), signal.SIGSTOP
+        )  # this thread does nothing more before it stops
 
 
 def holds(lease: Lease) -> bool:

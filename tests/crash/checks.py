@@ -10,7 +10,7 @@ from dragoman.model.ops import Scope
 from dragoman.stores import open_store
 from tests import raw
 from tests.crash.reader import TERMINAL, Teller, state_of
-from tests.raw import Heard
+from tests.raw import StreamEvent
 from tests.serving import Server
 
 OUTCOME = re.compile(r"chapter (\d): (\S+)")
@@ -52,7 +52,7 @@ def text_of(holder: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in holder["parts"])
 
 
-def folded(heard: list[Heard]) -> dict[str, list[Any]]:
+def folded(heard: list[StreamEvent]) -> dict[str, list[Any]]:
     """The artifacts that a reader of these events has in its hands."""
     artifacts: dict[str, list[Any]] = {}
     for event in heard:
@@ -66,13 +66,15 @@ def folded(heard: list[Heard]) -> dict[str, list[Any]]:
     return artifacts
 
 
-def check_order(heard: list[Heard]) -> None:
+def check_order(heard: list[StreamEvent]) -> None:
     numbers = [event.seq for event in heard]
     assert all(numbers)
     assert numbers == sorted(set(numbers))
 
 
-async def check_readers(server: Server, teller: Teller, listened: list[Heard], task: dict[str, Any]) -> None:
+async def check_readers(
+    server: Server, teller: Teller, listened: list[StreamEvent], task: dict[str, Any]
+) -> None:
     """Nobody lost an event, nor heard one twice, nor heard another one than the log holds."""
     replay = [
         event
@@ -121,7 +123,7 @@ async def check_story(
     store: Path | str,
     steps: Path,
     teller: Teller,
-    listened: list[Heard],
+    listened: list[StreamEvent],
     task: dict[str, Any],
     deaths: int,
 ) -> None:

@@ -8,17 +8,17 @@ from contextlib import aclosing
 from typing import Any
 
 from tests import raw
-from tests.raw import Heard
+from tests.raw import StreamEvent
 from tests.serving import Server
 from tests.waiting import elapse
 
 TERMINAL = {f"TASK_STATE_{word}" for word in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
-OVER = TERMINAL | {"TASK_STATE_INPUT_REQUIRED"}
+SETTLED = TERMINAL | {"TASK_STATE_INPUT_REQUIRED"}
 
 BROKEN = (OSError, EOFError, asyncio.IncompleteReadError)
 
 
-def state_of(heard: Heard) -> str:
+def state_of(heard: StreamEvent) -> str:
     """The state an event speaks of; empty when it speaks of none."""
     (event,) = heard.result.values()
     state: str = event.get("status", {}).get("state", "")
@@ -29,7 +29,9 @@ def message(text: str, **more: Any) -> dict[str, Any]:
     return {"message": {"messageId": f"m-{text}", "role": "ROLE_USER", "parts": [{"text": text}], **more}}
 
 
-async def persist(server: Server, events: Callable[[], AsyncIterator[Heard]]) -> AsyncIterator[Heard]:
+async def persist(
+    server: Server, events: Callable[[], AsyncIterator[StreamEvent]]
+) -> AsyncIterator[StreamEvent]:
     """The events of `events()`, and of another `events()` whenever the connection breaks."""
     failures = 0
     while True:
@@ -37,19 +39,26 @@ async def persist(server: Server, events: Callable[[], AsyncIterator[Heard]]) ->
         try:
             async with aclosing(events()) as heard:  # type: ignore[type-var]
                 async for event in heard:
+                    if _is_unavailable(event):
+                        break
                     failures = 0
                     yield event
         except ConnectionRefusedError:
             await server.life_after(lives)
         except raw.Refused as refused:
-            if refused.status != 503:  # anything but "shutting down"
+            if refused.status != 503:  # anything but "shutting down", or "the database is away"
                 raise
-            await server.life_after(lives)
         except BROKEN:
             pass
         failures += 1
         assert failures < 100, "the server breaks every connection"
         await elapse(min(failures * 0.005, 0.1))  # a dying server takes connections until it is dead
+
+
+def _is_unavailable(event: StreamEvent) -> bool:
+    """The database went away in the middle of a stream."""
+    details = event.document.get("error", {}).get("data", [])
+    return any(each.get("reason") == "UNAVAILABLE" for each in details)
 
 
 async def insist(server: Server, method: str, params: Any, **headers: str) -> dict[str, Any]:
@@ -63,7 +72,7 @@ async def insist(server: Server, method: str, params: Any, **headers: str) -> di
         except raw.Refused as refused:
             if refused.status != 503:
                 raise
-            await server.life_after(lives)
+            await elapse(0.1)
         except BROKEN:
             await elapse(0.01)  # as above
 
@@ -75,7 +84,7 @@ class Teller:
         self.server, self.title, self._answers = server, title, answers
         self.task = ""
         self.named = asyncio.Event()
-        self.heard: list[list[Heard]] = []
+        self.heard: list[list[StreamEvent]] = []
         """What each of its messages brought."""
 
     async def tell(self) -> dict[str, Any]:
@@ -88,13 +97,13 @@ class Teller:
         return task
 
     async def _say(self, text: str, key: str) -> None:
-        heard: list[Heard] = []
+        heard: list[StreamEvent] = []
         self.heard.append(heard)
         received = message(
             text, **({"taskId": self.task} if self.task else {"metadata": {"skillId": "story"}})
         )
 
-        def events() -> AsyncIterator[Heard]:
+        def events() -> AsyncIterator[StreamEvent]:
             if not heard:
                 return raw.stream(self.server.url, "SendStreamingMessage", received, idempotency_key=key)
             after = str(heard[-1].seq)
@@ -106,7 +115,7 @@ class Teller:
                 if not self.task:
                     self.task = event.result["task"]["id"]
                     self.named.set()
-                if state_of(event) in OVER:
+                if state_of(event) in SETTLED:
                     break
 
 
@@ -114,16 +123,16 @@ class Listener:
     """Hears a story from its first event to its end."""
 
     def __init__(self, server: Server, teller: Teller) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[StreamEvent] = []
         self._server, self._teller = server, teller
 
-    def _subscribe(self) -> AsyncIterator[Heard]:
+    def _subscribe(self) -> AsyncIterator[StreamEvent]:
         last = self.heard[-1].seq if self.heard else 0
         return raw.stream(
             self._server.url, "SubscribeToTask", {"id": self._teller.task}, last_event_id=str(last)
         )
 
-    async def listen(self, on_event: Callable[[int], None] = lambda _: None) -> list[Heard]:
+    async def listen(self, on_event: Callable[[int], None] = lambda _: None) -> list[StreamEvent]:
         await self._teller.named.wait()
         async with aclosing(persist(self._server, self._subscribe)) as events:  # type: ignore[type-var]
             async for event in events:

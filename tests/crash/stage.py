@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.crash.checks import check_story
 from tests.crash.reader import Listener, Teller
-from tests.raw import Heard
+from tests.raw import StreamEvent
 from tests.serving import Server
 
 AGENT = Path(__file__).parent / "agent.py"
@@ -22,7 +22,7 @@ class Stage:
         self.steps.touch()
         self.server = Server(AGENT, store=self.store, options=options, env={"STEPS": str(self.steps), **env})
         self.deaths = 0
-        self._told: list[tuple[Teller, list[Heard], dict[str, Any]]] = []
+        self._told: list[tuple[Teller, list[StreamEvent], dict[str, Any]]] = []
 
     async def start(self, die: str) -> None:
         """A life that ends at a transaction. If that is before anybody is served, another one follows."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.stores import open_store
-from dragoman.stores.audit_chain import examine
+from dragoman.stores.audit_chain import check_chain
 from tests import raw
 from tests.crash.reader import BROKEN, message
 from tests.crash.stage import Stage
@@ -43,7 +43,7 @@ async def test_every_task_that_a_killed_server_leaves_is_in_its_audit(
     store = open_store(f"sqlite:///{stage.store}")
     await store.open()
     entries = await store.audit.entries()
-    chain = await examine(store.audit)
+    chain = await check_chain(store.audit)
     await store.close()
     assert {entry.task for entry in entries if entry.operation in ("SendMessage", "resume")} >= tasks
     assert not chain.breaks

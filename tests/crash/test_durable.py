@@ -10,7 +10,8 @@ import pytest
 
 from dragoman import Agent, Task, TaskFailed, Turn, connect
 from dragoman.client import TimestampClient
-from tests.serving import Server, lasting_port
+from tests.ports import free_port
+from tests.serving import Server
 from tests.waiting import until
 
 AGENT = Path(__file__).parent / "durable.py"
@@ -75,7 +76,7 @@ async def test_a_call_waits_for_an_agent_that_is_not_up_yet_or_dies_while_it_wor
 
 
 async def test_a_call_that_may_not_wait_fails_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with caller(f"http://127.0.0.1:{lasting_port()}", wait=0).test() as client:
+    async with caller(f"http://127.0.0.1:{free_port()}", wait=0).test() as client:
         with pytest.raises(TaskFailed, match="could not do its part"):
             await client("go")
     assert "waiting" not in caplog.text

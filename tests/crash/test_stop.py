@@ -14,7 +14,7 @@ from tests import raw
 from tests.crash.checks import check_log
 from tests.crash.reader import insist, message
 from tests.crash.stage import Stage
-from tests.raw import Heard
+from tests.raw import StreamEvent
 from tests.waiting import until
 
 
@@ -26,7 +26,7 @@ def _no_nohup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-async def first_words(stage: Stage, steps: int) -> tuple[str, AsyncIterator[Heard]]:
+async def first_words(stage: Stage, steps: int) -> tuple[str, AsyncIterator[StreamEvent]]:
     """A task that runs, as its stream says: it waits for its first step."""
     stream = raw.stream(stage.server.url, "SendStreamingMessage", message(str(steps)))
     task = (await anext(stream)).result["task"]["id"]

@@ -110,7 +110,7 @@ async def test_a_worker_that_drains_leaves_new_connections_to_the_other(tmp_path
             task.cancel()
 
 
-async def _end_of(stream: AsyncIterator[raw.Heard]) -> None:
+async def _end_of(stream: AsyncIterator[raw.StreamEvent]) -> None:
     async for _ in stream:
         pass
 

@@ -588,3 +588,13 @@ def test_the_kind_of_an_object_is_its_first_member(name: str) -> None:
 def _objects(value: Any) -> list[Any]:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [value] * isinstance(value, dict) + [found for each in inside for found in _objects(each)]
+
+
+@first_family
+@pytest.mark.parametrize(
+    "op", [ops.SEND, ops.STREAM, ops.GET, ops.CANCEL, ops.SUBSCRIBE, ops.PUSH_CREATE, ops.PUSH_GET]
+)
+@pytest.mark.parametrize("params", [b"null", b"{}", b""])
+def test_a_call_without_params_is_refused_with_what_is_missing(name: str, op: ops.Op, params: bytes) -> None:
+    with pytest.raises(InvalidParams, match="is missing"):
+        select.by_name(name).read_request(op, params)

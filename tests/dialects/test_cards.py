@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -212,3 +213,14 @@ def test_members_of_the_wrong_kind_are_passed_over_or_named() -> None:
     assert card.security_schemes == {}
     with pytest.raises(InvalidAgentResponse, match="extensions"):
         cards.read_card({"name": "x", "url": URL, "capabilities": {"extensions": [3]}})
+
+
+def test_long_texts_in_place_of_versions_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for n in range(50):
+            assert cards.version_of(f"{n}" + "x" * 100_000) not in ("", "1.0")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from base64 import b64encode
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +24,7 @@ from dragoman.dialects.proto import messages, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
 from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0
 from dragoman.dialects.proto.status import CODES, read_status, status_message, write_status
+from dragoman.dialects.proto.values import write_moment
 from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
@@ -432,3 +434,14 @@ def test_output_that_replaces_an_artifact_is_marked_over_grpc(codec: Codec, appe
     [body] = codec.write_event(StreamResponse(update), last=False)
     read = codec.read_event(body)
     assert isinstance(read, ArtifactUpdate) and read.append is append
+
+
+def test_long_texts_in_place_of_timestamps_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for n in range(50):
+            assert write_moment(f"{n}" + "x" * 100_000) is None
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -100,6 +101,24 @@ def test_on_an_arbiter_mount_only_tasks_of_0_1_are_answered_in_their_dialect(
         assert select.choose_for_rpc("1.0", method, home="arbiter").certain
 
 
+@pytest.mark.parametrize("allowed", [None, ("1.0",), ("0.3", "arbiter"), ("0.2",)])
+@pytest.mark.parametrize("version", ["", "1.0", "0.3", "2.0"])
+@pytest.mark.parametrize("mount", ["", "arbiter"])
+def test_for_names_of_1_0_the_cached_choice_is_the_choice_whatever_the_params_and_the_home_are(
+    mount: str, version: str, allowed: tuple[str, ...] | None
+) -> None:
+    def outcome(choose: Any, method: str, *args: Any, **kw: Any) -> Any:
+        try:
+            return choose(version, method, *args, mount=mount, allowed=allowed, **kw)
+        except select.DialectRefused as refused:
+            return refused.dialect, str(refused)
+
+    for method in ops.OPS:
+        cached = outcome(select.choose_for_rpc_cached, method)
+        for params, home in product((b"", TYPED), ("", "arbiter")):
+            assert outcome(select.choose_for_rpc, method, params, home=home, pushes=True) == cached
+
+
 def refusal(*args: Any, **kw: Any) -> tuple[str, int, type]:
     with pytest.raises(select.DialectRefused) as caught:
         select.choose_for_rpc(*args, **kw)
@@ -126,16 +145,10 @@ def refusal(*args: Any, **kw: Any) -> tuple[str, int, type]:
         ("", "", "0.3", -32601, MethodNotFound),
     ],
 )
-def test_a_call_is_refused_in_the_callers_tongue(
+def test_a_call_is_refused_in_the_dialect_of_the_caller(
     version: str, method: str, dialect: str, code: int, kind: type
 ) -> None:
     assert refusal(version, method) == (dialect, code, kind)
-
-
-def test_to_the_letter_no_header_means_0_3() -> None:
-    assert refusal("", "SendMessage", strict=True) == ("1.0", -32009, VersionNotSupported)
-    assert select.choose_for_rpc("", "message/send", KINDED, strict=True).dialect.name == "0.3"
-    assert select.choose_for_rpc("1.0", "SendMessage", strict=True).dialect.name == "1.0"
 
 
 def test_an_agent_speaks_only_what_it_is_allowed_to() -> None:

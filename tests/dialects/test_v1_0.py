@@ -149,6 +149,7 @@ def test_a_moment_is_read_in_any_spelling(spelling: str) -> None:
         ({**HELLO, "role": "ROLE_UNSPECIFIED"}, "message.role", "must be given"),
         ({**HELLO, "role": 0}, "message.role", "must be given"),
         ({**HELLO, "role": "robot"}, "message.role", "has the unknown value 'robot'"),
+        ({**HELLO, "role": "r" * 70_000}, "message.role", f"has the unknown value '{'r' * 60}..."),
         ({**HELLO, "parts": [{"text": 3}]}, "message.parts[0].text", "must be a string, not a whole number"),
         ({**HELLO, "parts": [{"raw": "%%%"}]}, "message.parts[0].raw", "is not base64"),
         ({**HELLO, "parts": [{"raw": 3}]}, "message.parts[0].raw", "must be base64, not a whole number"),

@@ -6,7 +6,7 @@ import asyncio
 
 from dragoman import Agent, Turn
 from dragoman.engine.engine import Engine
-from dragoman.engine.runner import GAVE_UP
+from dragoman.engine.run import GAVE_UP
 from dragoman.engine.turn import record_of
 from dragoman.model.ops import GetTask, ListTasks, SubscribeToTask
 from dragoman.model.task import Task, TaskState

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from dragoman import errors
 from dragoman.agent.agent import Agent
 from dragoman.buses.local import LocalBus
-from dragoman.engine import runner
+from dragoman.engine import run as run_module
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import MAIL_TOPIC, Lease
 from dragoman.engine.recorded import Recorded
-from dragoman.engine.records import Cancel, Record, Snapshot
-from dragoman.engine.runner import Run
+from dragoman.engine.records import Cancel, Record
+from dragoman.engine.run import Run
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.turn import Turn
 from dragoman.errors import StoreUnavailable
 from dragoman.model.ops import (
@@ -41,7 +42,9 @@ from tests.waiting import elapse, until
 async def opened(path: str, *agents: Agent, keep: int = 1000, **options: Any) -> Engine:
     """An engine on a store of its own, as another process would have one."""
     by_id = {agent.id: agent for agent in agents}
-    engine = Engine(SqliteStore(path, keep=keep), LocalBus(), lambda scope: by_id.get(scope.agent), **options)
+    engine = Engine(
+        SqliteStore(path, cached_snapshots=keep), LocalBus(), lambda scope: by_id.get(scope.agent), **options
+    )
     await engine.start()
     return engine
 
@@ -312,7 +315,11 @@ async def test_a_stream_does_not_outlive_the_engine(start: Start) -> None:
             await streaming
 
 
-async def test_a_turn_that_meets_a_database_that_is_away_runs_again(start: Start) -> None:
+AWAY = StoreUnavailable("the database is away")
+
+
+@pytest.mark.parametrize("error", [AWAY, ExceptionGroup("two", [ValueError(), AWAY])])
+async def test_a_turn_that_meets_a_database_that_is_away_runs_again(start: Start, error: Exception) -> None:
     agent, runs, steps = Agent("a"), 0, 0
 
     @agent.skill
@@ -327,7 +334,7 @@ async def test_a_turn_that_meets_a_database_that_is_away_runs_again(start: Start
         runs += 1
         await turn.step("once", step)
         if runs < 3:
-            raise StoreUnavailable("the database is away")
+            raise error
         return "found"
 
     engine = await start(agent)
@@ -353,7 +360,7 @@ async def test_no_step_begins_if_the_lease_is_lost_before_the_function_runs(star
     (run,) = engine.runner._runs
     run.lose_lease()
     go.set()
-    await asyncio.wait([run.job])
+    await asyncio.wait([run.asyncio_task])
     assert steps == ["one"]
 
 
@@ -586,6 +593,8 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
 ) -> None:
     gates = Gates()
     engine = await start(gates.agent)
+    gates.gate("x").set()
+    await engine.call(call(), say("x"))  # the node has nothing else to look at
     store, away = type(engine._store), ["record", "release"]
     release = store.release
 
@@ -601,9 +610,8 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
             raise errors.Unavailable("not now")
         await release(self, lease, **how)
 
-    monkeypatch.setattr(runner, "Recorded", broken)
+    monkeypatch.setattr(run_module, "Recorded", broken)
     monkeypatch.setattr(store, "release", moody)
-    gates.gate("x").set()
     async with asyncio.timeout(20):
         assert (await engine.call(call(), say("x"))).state is TaskState.COMPLETED
     assert not away
@@ -718,7 +726,7 @@ async def test_a_blocking_send_gets_the_result_of_a_task_that_another_node_took_
             )
             if cancels:
                 for run in engine.runner._runs:
-                    engine.runner.cancel(run)
+                    run.cancel()
             else:
                 await engine.runner.beat()
             assert (await sending).text == "done elsewhere"
@@ -791,7 +799,7 @@ async def test_a_message_that_is_sent_twice_at_once_with_one_key_creates_its_tas
     gates = Gates()
     engine = await start(gates.agent)
     log = type(engine._store.scope(call().scope))
-    seen, sent = log.seen, asyncio.Event()
+    find_delivered, sent = log.find_delivered, asyncio.Event()
     keyed = call(idempotency_key="k", names_tasks=True)
 
     def message(context: str) -> SendMessage:
@@ -799,13 +807,13 @@ async def test_a_message_that_is_sent_twice_at_once_with_one_key_creates_its_tas
         return replace(request, message=replace(request.message, task_id="t", context_id=context))
 
     async def late(self: Any, key: str) -> Any:
-        found = await seen(self, key)
+        found = await find_delivered(self, key)
         if not sent.is_set():  # the other message is stored right after this look
             sent.set()
             await engine.call(keyed, message("one"))
         return found
 
-    monkeypatch.setattr(log, "seen", late)
+    monkeypatch.setattr(log, "find_delivered", late)
     assert (await engine.call(keyed, message("two"))).context_id == "one"
     gates.gate("x").set()
 

@@ -280,8 +280,32 @@ async def test_a_call_that_is_not_made_again_is_reported(
 
     text, [found] = await differences(agents("x"), agents("y"))
     assert text == "Y yes" and found.what == "call" and found.recorded.startswith("b, task ")
-    assert "did not make the call of b" in caplog.text
+    assert "did not repeat the call of b" in caplog.text
     assert await differences(agents("x", "k"), agents("y", "k")) == ("X yes", [])
+
+
+async def test_a_call_inside_a_recorded_step_is_not_missed(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent, child = Agent("a"), Agent("b")
+
+    @parent.skill
+    async def ask_b(turn: Turn) -> str:
+        async def outer() -> str:
+            return (await turn.call("b", "x")).text
+
+        return f"{await turn.step('outer', outer)} {await turn.ask('go on?')}"
+
+    @child.skill
+    async def reply(text: str) -> str:
+        return text.upper()
+
+    engine = await start(parent, child)
+    task = await engine.call(call(), say("go"))
+    assert (await engine.call(call(), say("yes", task=task.id))).text == "X yes"
+    records = await engine._store.scope(call().scope).read(task.id)
+    assert [record.kind for record in records if record.kind in ("child", "differs")] == ["child"]
+    assert "did not repeat the call" not in caplog.text
 
 
 class Broken:

@@ -60,7 +60,7 @@ async def test_return_immediately_returns_before_the_work_is_done(start: Start) 
     gate = Gate()
     engine = await start(gate.agent)
     task = await engine.call(call(), say("x", return_immediately=True))
-    assert not task.state.over
+    assert not task.state.settled
     gate.open.set()
     stream = engine.stream(call(), SubscribeToTask(id=task.id))
     assert (await events(stream))[-1].event.status.state is TaskState.COMPLETED  # type: ignore[union-attr]
@@ -120,6 +120,30 @@ async def test_a_reader_that_comes_back_gets_only_what_it_missed(start: Start) -
     for i, response in enumerate(whole):
         again = await events(engine.stream(call(after=response.seq), SubscribeToTask(id=task_id)))
         assert [(r.seq, r.event) for r in again] == [(r.seq, r.event) for r in whole[i + 1 :]]
+
+
+async def test_a_repeated_send_goes_on_after_the_event_that_its_sender_has(start: Start) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def talk(turn: Turn) -> str:
+        return await turn.ask("well?")
+
+    engine = await start(agent)
+    first = await events(engine.stream(call(idempotency_key="1"), say("hi")))
+    task_id = first[0].event.id  # type: ignore[union-attr]
+    second = await events(engine.stream(call(idempotency_key="2"), say("so", task=task_id)))
+    assert [sent[-1].event.status.state.word for sent in (first, second)] == ["input-required", "completed"]  # type: ignore[union-attr]
+    for key, sent in (("1", first), ("2", second)):
+        for i, response in enumerate(sent):
+            resumed = call(idempotency_key=key, after=response.seq)
+            async with asyncio.timeout(10):
+                again = await events(engine.stream(resumed, say("hi")))
+            assert [(r.seq, r.event) for r in again] == [(r.seq, r.event) for r in sent[i + 1 :]]
+        for unknown in (0, 99):
+            async with asyncio.timeout(10):
+                whole = await events(engine.stream(call(idempotency_key=key, after=unknown), say("hi")))
+            assert [(r.seq, r.event) for r in whole] == [(r.seq, r.event) for r in sent]
 
 
 async def test_subscribing_to_a_finished_task_is_an_error_unless_the_version_says_otherwise(
@@ -197,9 +221,9 @@ async def test_the_caller_may_name_its_tasks_where_the_version_says_so(start: St
     task = await engine.call(call(names_tasks=True), say("x", task="mine", return_immediately=True))
     assert task.id == "mine"
     await gate.started.wait()
-    gate.open.set()
-    again = await engine.call(call(names_tasks=True), say("y", task="mine"))
+    again = await engine.call(call(names_tasks=True), say("y", task="mine", return_immediately=True))
     assert [m.text for m in again.history] == ["x", "y"]
+    gate.open.set()
 
 
 async def test_cancel_cancels_the_function_and_is_final(start: Start) -> None:

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.engine.records import PIECE_BYTES, SnapshotCache, size_of
+from dragoman.engine.records import PIECE_BYTES, size_of
+from dragoman.engine.snapshot import SnapshotCache
 from dragoman.engine.turn import Turn
 from dragoman.errors import UnsupportedOperation
 from dragoman.model.ops import GetTask, SubscribeToTask

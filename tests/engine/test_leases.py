@@ -12,7 +12,7 @@ from dragoman.buses import LocalBus
 from dragoman.engine import runner
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import HeldLease
-from dragoman.hub.models import Delta, Prompt, calls
+from dragoman.hub.models import Delta, ModelTraits, Prompt, calls
 from dragoman.model.ops import GetTask
 from dragoman.model.task import TaskState
 from dragoman.stores.memory import MemoryStore
@@ -25,8 +25,8 @@ class Clock:
     """The runner's clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._ahead, real = 0.0, runner.now
-        monkeypatch.setattr(runner, "now", lambda: real() + self._ahead)
+        self._ahead, real = 0.0, runner.boot_time
+        monkeypatch.setattr(runner, "boot_time", lambda: real() + self._ahead)
 
     def forward(self, seconds: float) -> None:
         self._ahead += seconds
@@ -55,6 +55,9 @@ class Speaker:
 
     def __init__(self, done: list[str]) -> None:
         self._done = done
+
+    def traits(self, name: str) -> ModelTraits:
+        return ModelTraits(name=name)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[Delta]:
         self._done.append("model")

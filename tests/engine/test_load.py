@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Agent, Turn
 from dragoman.engine.engine import Engine
-from dragoman.engine.runner import Load
+from dragoman.engine.load import Load
 from dragoman.errors import Unavailable
 from dragoman.model.ops import CancelTask, GetTask
 from dragoman.model.task import Task, TaskState
@@ -39,7 +39,7 @@ async def burst(engine: Engine, many: int) -> list[Task]:
 
 async def ended(engine: Engine, task: Task) -> TaskState:
     known: Task = await until(
-        lambda: engine.call(call(), GetTask(id=task.id)), lambda found: found.state.over
+        lambda: engine.call(call(), GetTask(id=task.id)), lambda found: found.state.settled
     )
     return known.state
 
@@ -124,7 +124,7 @@ async def test_a_message_that_is_not_stored_gives_its_place_back(start: Start) -
 
 
 def _enter(load: Load, worker: int, limit: int, go: object, entered: object) -> None:
-    mine = load.of(worker)
+    mine = load.for_worker(worker)
     go.wait()  # type: ignore[attr-defined]
     entered.put(sum(mine.enter(limit) for _ in range(limit)))  # type: ignore[attr-defined]
 

@@ -234,6 +234,26 @@ async def test_a_step_on_record_gives_back_what_it_gave(start: Start, work: Call
     assert got[0] == got[1] and type(got[0]) is type(got[1])
 
 
+async def test_steps_of_one_turn_with_the_same_key_are_reported(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def work(turn: Turn) -> list[int]:
+        prices = [await turn.step("price", len, city) for city in ("Rome", "Oslo!", "Nice!!")]
+        await turn.ask("Fine?")
+        return prices
+
+    engine = await start(agent)
+    task = await engine.call(call(), say("go"))
+    done = await engine.call(call(), say("yes", task=task.id))
+    assert done.artifacts[0].parts[0].data == [4, 4, 4]
+    warned = [record.getMessage() for record in caplog.records if "used twice" in record.getMessage()]
+    assert len(warned) == 2, "once in each run"
+    assert "step 'price' is used twice in a turn and returns the first result" in warned[0]
+
+
 async def test_a_step_of_a_type_that_is_no_data_still_gives_back_its_value(start: Start) -> None:
     def odd() -> Callable[[], int]:
         return {"not": "callable"}  # type: ignore[return-value]
@@ -460,7 +480,7 @@ async def test_concurrent_questions_get_their_own_answers_in_any_order(
     assert await it.differences() == []
 
 
-async def test_what_was_said_before_the_server_stops_is_on_record(start: Start) -> None:
+async def test_output_from_before_the_server_stops_is_stored(start: Start) -> None:
     agent, said = Agent("a"), asyncio.Event()
 
     @agent.skill

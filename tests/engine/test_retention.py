@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.engine import push_configs
+from dragoman.engine import push_configs, retention
 from dragoman.engine.engine import Engine
 from dragoman.engine.turn import Turn
 from dragoman.errors import TaskNotFound, Unavailable
@@ -115,15 +115,16 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_the_forgetting(
     await later()
     purge, calls = engine._store.purge, 0
 
-    async def moody(before: str, *, limit: int) -> int:
+    async def moody(before: str, *, limit: int, unfinished: bool) -> int:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise Unavailable("not now")
-        return await purge(before, limit=limit)
+        return await purge(before, limit=limit, unfinished=unfinished)
 
     monkeypatch.setattr(engine._store, "purge", moody)
-    forgetting = asyncio.create_task(engine._purge_old(0.0, every=0.001))
+    monkeypatch.setattr(retention, "PURGE_SECONDS", 0.001)
+    forgetting = asyncio.create_task(retention.purge_old(engine._store, 0.0, None))
     await until_deleted(engine, task.id)
     forgetting.cancel()
     await asyncio.wait([forgetting])

@@ -202,7 +202,7 @@ async def test_a_send_fails_if_the_database_file_stays_locked(
 ) -> None:
     store = engine._store
     assert isinstance(store, SqliteStore)
-    store.file.commits._patience = 0.01
+    store.file.commits._busy_timeout = 0.01
     with lock_database(path):
         async with asyncio.timeout(20):
             with pytest.raises(Unavailable):

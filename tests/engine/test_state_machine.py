@@ -235,7 +235,7 @@ class Tasks(RuleBasedStateMachine):
                 self._listen(listener)
 
     async def _end(self, engine: Engine) -> None:
-        jobs = [run.job for run in engine.runner._runs]
+        jobs = [run.asyncio_task for run in engine.runner._runs]
         jobs += engine.runner._tasks + engine._background
         for job in jobs:
             job.cancel()
@@ -357,7 +357,7 @@ class InMemory(Tasks):
 
 class InSqlite(Tasks):
     def _store(self) -> Store:
-        return SqliteStore(Path(self.folder.name) / "tasks.db", synchronous="off", keep=2)
+        return SqliteStore(Path(self.folder.name) / "tasks.db", synchronous="off", cached_snapshots=2)
 
     def _lapse(self, store: Any, node: str) -> None:
         store._locks.drop_all()

@@ -44,8 +44,8 @@ class Interrupted:
         for run in tuple(
             engine.runner._runs
         ):  # the output is on disk, so that the next run is compared with it
-            if run.record is not None:
-                await run.record.journal.commit()
+            if run.recorded is not None:
+                await run.recorded.journal.commit()
         await engine.stop(drain=0)
         engine = await start(self.agent)
         async with asyncio.timeout(10):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dragoman.engine.protocols import LeaseLost, NewMail
-from dragoman.engine.records import Cancel, Child, Mail, Record, Snapshot
+from dragoman.engine.push_configs import PushRow
+from dragoman.engine.records import Cancel, Child, Mail, Record
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.transition import (
     Advance,
     Append,
@@ -20,7 +22,6 @@ from dragoman.engine.transition import (
     Decision,
     Deliver,
     Notify,
-    PushRow,
     Redeliver,
     Release,
     ReleasePush,

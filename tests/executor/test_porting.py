@@ -345,23 +345,23 @@ async def test_unsupported_arguments_of_the_sdks_applications_are_refused() -> N
 
 def test_a_name_that_is_not_here_says_what_to_write_instead() -> None:
     with pytest.raises(ImportError, match=r"ExecutorAgent\(executor, card\)\.run\(grpc_port="):
-        from dragoman.executor import GrpcHandler  # noqa: F401
+        from dragoman.executor import GrpcHandler  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(ImportError, match=r"auth=\[Bearer"):
-        from dragoman.executor import HTTPAuthSecurityScheme  # noqa: F401
+        from dragoman.executor import HTTPAuthSecurityScheme  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(ImportError, match=r"store='postgresql://"):
-        from dragoman.executor import DatabaseTaskStore  # noqa: F401
+        from dragoman.executor import DatabaseTaskStore  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(ImportError, match=r"dragoman\.connect"):
-        _ = dragoman.executor.A2AClient
+        _ = dragoman.executor.A2AClient  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"^Message is no pydantic model: .*msgspec\.to_builtins"):
         new_text_message("hi").model_dump()
     with pytest.raises(AttributeError, match=r"^Message has no nonsense"):
         _ = new_text_message("hi").nonsense
     with pytest.raises(ImportError, match="leave it out"):
-        from dragoman.executor import validate  # noqa: F401
+        from dragoman.executor import validate  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(ImportError, match="nonsense"):
-        from dragoman.executor import nonsense  # noqa: F401
+        from dragoman.executor import nonsense  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(AttributeError):
-        _ = dragoman.executor.nonsense
+        _ = dragoman.executor.nonsense  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("module", sorted(NAMES))

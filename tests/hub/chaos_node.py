@@ -3,10 +3,12 @@
 A message names its work: `<<kind name>>`. The model's replies to it:
 
     work    runs a command that may not repeat, and makes a note; then answers
+    asks    runs a command that may not repeat, which its tenant has to approve; then answers
     hold    answers slowly
     last    streams words for ever, each of which is written down
 
-The file `asked` in FOLDER has a line for each call: the moment, `ask`, `end` or `word`, the name, and the number of the call.
+The file `asked` in FOLDER has a line for each call: the moment, `ask`, `end`, `cut` (nobody wants the rest) or `word`, the name, and the
+number of the call.
 """
 
 from __future__ import annotations
@@ -48,27 +50,36 @@ class WritingModel:
         at = min(i for i, each in enumerate(prompt.messages) if f"<<{kind} {name}>>" in each.content)
         n = sum(message.role == "assistant" for message in prompt.messages[at + 1 :])
         self._write("ask", name, n)
-        if kind == "last":
-            while True:
-                self._write("word", name, n)
-                yield Delta("word ")
-                await elapse(WORD_SECONDS)
+        ended = False
+        try:
+            async for piece in self._reply(kind, name, n):
+                yield Delta(piece)
+            self._write("end", name, n)
+            ended = True
+        finally:
+            if not ended:
+                self._write("cut", name, n)
+        yield Usage(input_tokens=100, output_tokens=100)
+        yield Stop()
+
+    async def _reply(self, kind: str, name: str, n: int) -> AsyncIterator[str]:
+        while kind == "last":
+            self._write("word", name, n)
+            yield "word "
+            await elapse(WORD_SECONDS)
         if kind == "hold":
             await elapse(HOLD_SECONDS)
-        first = kind == "work" and n == 0
-        reply = f"/exec echo {name} >> done\n/mem write {name}\n" if first else f"Answer {name}"
-        for piece in reply.split(" "):
-            yield Delta(piece + " ")
+        command = f"/exec echo {name} >> done\n"
+        replies = {"work": f"{command}/mem write {name}\n", "asks": command} if n == 0 else {}
+        for piece in replies.get(kind, f"Answer {name}").split(" "):
+            yield piece + " "
             await elapse(WORD_SECONDS)
-        self._write("end", name, n)
-        yield Usage(input_tokens=1, output_tokens=1)
-        yield Stop()
 
 
 if __name__ == "__main__":
     port, store, bus, folder, ttl = sys.argv[1:]
     configure("warning", lines="plain")
-    workspace_leases._SLACK_SECONDS = 2.0
+    workspace_leases._EXTRA_SECONDS = 2.0
     given = Settings(
         admin_token=ADMIN,
         data=folder,

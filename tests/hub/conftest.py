@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,26 +13,30 @@ from dragoman.engine.engine import Engine
 from dragoman.engine.records import Record
 from dragoman.errors import Unreachable
 from dragoman.hub.agents.constitution import INDEX, Constitution
-from dragoman.hub.agents.constitution_agent import ConstitutionAgent
+from dragoman.hub.agents.constitution_agent import AgentParts, ConstitutionAgent
 from dragoman.hub.metadata import NATIVE
-from dragoman.hub.models import Model
+from dragoman.hub.models import ChatMessage, Model
+from dragoman.hub.models.prices import Prices
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import FileBlobs
+from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.database import Database, open_database
-from dragoman.hub.tools import HelpTool, Tool
+from dragoman.hub.tenants.policy import Policy
+from dragoman.hub.tools import HelpTool, Session, Tool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
 from dragoman.hub.tools.fetcher import Page
-from dragoman.hub.tools.files import WriteTool
+from dragoman.hub.tools.files import Pictures, WriteTool
 from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgents
-from dragoman.hub.tools.toolbox import toolbox as all_tools
+from dragoman.hub.tools.toolbox import Services, build_tools
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Scope, SendMessage
 from dragoman.model.task import Task
 from dragoman.push.guard import Guard
 from dragoman.stores import open_store
-from tests.hub.house import store_of
+from tests.hub.house import Caller, store_of
+from tests.hub.house import house as hub_house
 from tests.hub.scripted import Scripted, ScriptedModel, by_agent
 
 TENANT = "1"
@@ -59,11 +63,12 @@ def toolbox(database: Database, *, model: Model, **services: Any) -> Sequence[To
         "remotes": RemoteAgents({}, guard=Guard()),
         **{name: service for name, service in services.items() if service is not None},
     }
-    return all_tools(database, model=model, **services)
+    artifacts = services.pop("artifacts")
+    return build_tools(database, Services(**services), model=model, artifacts=artifacts)
 
 
 class House:
-    """An engine with agents, on a store that outlives it."""
+    """An engine with agents, on a store that outlives it. It stands for the catalogue and the policies of a hub."""
 
     def __init__(self, store: Any, **engine: Any) -> None:
         self.store, self._options = store, engine
@@ -76,20 +81,28 @@ class House:
         scripts: dict[str, Iterable[Scripted]] | Any,
         *constitutions: Constitution,
         tools: Sequence[Tool] = (),
-        **options: Any,
+        database: Database | None = None,
+        remotes: RemoteAgents | None = None,
     ) -> House:
+        """`database`: where the images of commands are."""
         self.model = ScriptedModel(by_agent(scripts)) if isinstance(scripts, dict) else scripts
         names = {name for tool in tools for name in tool.names}
         every = [
             *tools,
             *(tool for tool in (AgentTool(), ParallelTool(), HelpTool()) if tool.names[0] not in names),
         ]
-
-        async def siblings() -> Sequence[Constitution]:
-            return [agent.constitution for agent in self.agents.values()]
-
+        parts = AgentParts(
+            model=self.model,
+            tools=tuple(every),
+            catalogue=cast(Any, self),
+            policies=cast(Any, self),
+            remotes=remotes or RemoteAgents({}, guard=Guard()),
+            history=cast(Any, no_history),
+            pictures=Pictures(database or open_database("memory:"), self.model),
+            prices=Prices(),
+        )
         self.agents = {
-            c.id: ConstitutionAgent(c.id, c, model=self.model, tools=every, siblings=siblings, **options)
+            c.id: ConstitutionAgent(TENANT, CatalogueEntry(id=c.id, constitution=c), parts)
             for c in (INDEX, *constitutions)
         }
         self.engine = Engine(
@@ -100,6 +113,12 @@ class House:
 
     async def close(self) -> None:
         await self.engine.stop(drain=0)
+
+    async def constitutions(self, tenant: int) -> Sequence[Constitution]:
+        return [agent.constitution for agent in self.agents.values()]
+
+    async def of(self, tenant: str) -> Policy:
+        return Policy(approve=())
 
     def call(self, agent: str = "index", **more: Any) -> Call:
         return Call(scope=Scope(TENANT, agent, ""), dialect=NATIVE, **more)
@@ -116,6 +135,10 @@ class House:
         return [(r.body.name, r.body.data) for r in await self.records(task, agent) if r.kind == "note"]  # type: ignore[union-attr]
 
 
+async def no_history(session: Session) -> list[ChatMessage]:
+    return []
+
+
 Begin = Callable[..., Awaitable[House]]
 
 
@@ -124,6 +147,13 @@ def say(text: str, **metadata: Any) -> SendMessage:
     return SendMessage(
         message=message, metadata={f"x-arbiter.{name}": value for name, value in metadata.items()}
     )
+
+
+@pytest.fixture
+async def acme() -> AsyncIterator[Caller]:
+    """A tenant of a hub whose agents say always the same."""
+    async with hub_house(lambda prompt: "All is well.") as hub:
+        yield await hub.tenant("acme")
 
 
 @pytest.fixture(params=["memory", "stored"])

@@ -22,7 +22,7 @@ from dragoman.errors import A2AError
 from dragoman.hub.assembly import application
 from dragoman.hub.sandbox import process
 from dragoman.hub.settings import Settings
-from dragoman.hub.tools.toolbox import ExternalServices
+from dragoman.hub.tools.toolbox import open_services
 from tests.hub.scripted import ScriptedModel
 
 SECRET = "sesame-open"
@@ -44,7 +44,7 @@ async def main(given: dict[str, Any]) -> None:
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0dragoman-{os.getpid()}")
     abstract.listen()
-    sandbox = ExternalServices(settings, hub.metrics)._sandbox
+    sandbox = open_services(settings, hub.metrics, hub.policies).sandbox
     assert sandbox is not None
     await sandbox.write("2", "theirs", SECRET.encode())
     keyring = Path("/proc/keys").exists() and _add_key()

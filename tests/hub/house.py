@@ -7,10 +7,11 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import cache
 from hashlib import sha256
 from itertools import count
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -99,25 +100,28 @@ async def house(
     """
     settings = {"models": ("*",), "approve": (), "reads_per_min": 0, **settings}
     given = model or ScriptedModel(replies)
-    data = str(folder) if folder is not None else "/nonexistent/dragoman"
-    if url := _postgres(folder):
-        settings["store"] = url
-        os.environ["DRAGOMAN_STORE"] = url  # the command line finds it there
-    hub, app = application(
-        Settings(**{"admin_token": ADMIN, "drain": 0.0, "data": data, **settings}),
-        model=given,
-        code=code,
-        store="" if url or folder is not None else "memory:",
-    )
-    try:
+    with ExitStack() as stack:
+        data = (
+            str(folder)
+            if folder is not None
+            else stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
+        )
+        if url := _postgres(folder):
+            settings["store"] = url
+            os.environ["DRAGOMAN_STORE"] = url  # the command line finds it there
+            stack.callback(os.environ.pop, "DRAGOMAN_STORE", None)
+        hub, app = application(
+            Settings(**{"admin_token": ADMIN, "drain": 0.0, "data": data, **settings}),
+            model=given,
+            code=code,
+            store="" if url or folder is not None else "memory:",
+        )
         await app.start()
         try:
             yield House(hub, app, given)
         finally:
             async with asyncio.timeout(10):
                 await app.stop()
-    finally:
-        os.environ.pop("DRAGOMAN_STORE", None)
 
 
 _houses = count()

@@ -20,7 +20,7 @@ from dragoman.errors import A2AError
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.stores import open_store
 from tests.hub.house import ON_POSTGRES, store_of
-from tests.serving import lasting_port
+from tests.ports import free_port
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +45,7 @@ class Process:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls`: how to talk to a hub that speaks TLS."""
-        self._folder, self._port, self._tls = folder, lasting_port(), tls
+        self._folder, self._port, self._tls = folder, free_port(), tls
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._port}"
         model = "echo"
         if script is not None:
@@ -127,12 +127,16 @@ async def listen(
     most: int,
     begun: asyncio.Event | None = None,
 ) -> list[Frame]:
-    """The events of a stream, until `done`, or until `most` of them, or until it breaks. `begun` is set at the first of them."""
+    """The events of a stream, until `done`, or until `most` of them, or until it breaks. `begun` is set at the first of them.
+
+    A hub that cannot do it at the moment, on a busy machine, is asked again.
+    """
     headers = {"Authorization": f"Bearer {token}", **({"Last-Event-ID": last} if last else {})}
     http, reader, heard = HttpTransport(), SseReader(), []
     try:
         raw = b"" if body is None else msgspec.json.encode(body)
-        response = await http.request(method, url + path, headers, raw)
+        ask = partial(http.request, method, url + path, headers, raw)
+        response = await until(ask, lambda response: response.status != 503)
         assert response.status == 200, await response.read()
         async for chunk in response.chunks():
             heard += reader.feed(chunk)

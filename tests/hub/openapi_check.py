@@ -11,7 +11,7 @@ from dragoman.hub.api.about import document
 from dragoman.server.routes import Route, Table
 from tests.server.wire import Answer
 
-MAX_CHECKED_BYTES = 100_000
+MAX_CHECKED_BYTES = 150_000
 """Larger answers take too long to check."""
 _OTHERS = ("/v1/a2a", "/v1/metrics")
 """Paths whose errors have other shapes."""
@@ -25,7 +25,7 @@ checked: set[str] = set()
 def described(table: Table) -> dict[str, Any]:
     found = _documents.get(len(table.routes))
     if found is None:
-        found = _documents[len(table.routes)] = document(table, "")
+        found = _documents[len(table.routes)] = document(table)
     return found
 
 

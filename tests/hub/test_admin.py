@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dragoman.hub.models.calls import respond
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Scope, SendMessage
 from tests.hub.house import SCOUT, Caller, events, house, message, place_of
+from tests.waiting import until
 
 
 async def test_the_token_of_a_new_tenant_is_shown_once_and_stored_as_a_hash() -> None:
@@ -80,6 +82,43 @@ async def test_a_tenant_shut_out_from_the_shell_is_stopped_though_its_model_says
         assert done["error_code"] == "cancelled" and len(hub.model.prompts) == 1
         assert (await acme("GET", "/v1/agents")).status == 401
         assert (await other.ask("go"))[-1][1]["content"] == "fine"
+
+
+async def test_a_task_that_does_not_stop_keeps_no_other_tenant_running() -> None:
+    deaf, began, over = (
+        Agent("Deaf", description="Does not hear that it should stop"),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+
+    @deaf.skill
+    async def work(what: str) -> str:
+        """Work."""
+        began.set()
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+        return "done"
+
+    async with house([("word\n", asyncio.Event())], code=[deaf]) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"word" in live.body)
+        working = other.open_rpc("deaf", "message/send", message("go"))
+        await began.wait()
+        (task,) = hub.hub.quotas.of(other.tenant.key)
+        await hub.hub.tenants.disable(other.tenant, True)  # as another process does
+        log = hub.hub.store.scope(Scope(other.tenant.key, "deaf", other.tenant.key))
+
+        async def is_canceled() -> bool:
+            return (await log.load(task[1])).canceling is not None
+
+        await until(is_canceled)
+        await hub.hub.tenants.disable(acme.tenant, True)
+        async with asyncio.timeout(2):
+            assert events(await live.end())[-1][1]["error_code"] == "cancelled"
+        over.set()
+        await working.end()
 
 
 async def test_a_model_says_no_more_for_a_tenant_that_is_shut_out() -> None:
@@ -243,7 +282,7 @@ async def test_a_request_admitted_with_a_token_does_not_start_after_its_rotation
                     async def said() -> tuple[Part, ...]:
                         return (Part(text="go"),)
 
-                    await hub.hub.ask(acme.tenant, "index", said)
+                    await hub.hub.start_request(acme.tenant, "index", said)
                 else:
                     key = acme.tenant.key
                     call = Call(scope=Scope(key, "index", key), principal=acme.tenant.principal)
@@ -276,7 +315,7 @@ async def test_agents_that_an_agent_asks_do_not_count_against_the_tenant() -> No
 
 
 async def test_a_tenant_asks_so_often_and_no_more() -> None:
-    async with house(["one", "two", "three"], rate_per_min=60, rate_burst=2) as hub:
+    async with house(["one", "two", "three"], rate_per_min=1, rate_burst=2) as hub:
         acme = await hub.tenant("acme")
         for text in ("one", "two"):
             assert (await acme.ask("go"))[-1][1]["content"] == text
@@ -284,6 +323,16 @@ async def test_a_tenant_asks_so_often_and_no_more() -> None:
         assert refused.status == 429 and refused.json["reason"] == "rate_limit"
         await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"rate_per_min": 0})
         assert (await acme.ask("go"))[-1][1]["content"] == "three"
+
+
+async def test_limits_that_are_changed_at_the_same_moment_are_both_changed() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        path = f"/v1/admin/tenants/{acme.tenant.id}"
+        changes = {"max_concurrent": 3}, {"rate_per_min": 5}
+        await asyncio.gather(*(hub.admin("PATCH", path, change) for change in changes))
+        tenant = (await hub.admin("GET", path)).json["tenant"]
+        assert (tenant["max_concurrent"], tenant["rate_per_min"]) == (3, 5)
 
 
 async def test_actions_of_administrators_are_recorded() -> None:
@@ -306,5 +355,18 @@ async def test_a_tenant_is_not_called_by_a_number_which_is_anothers() -> None:
     async with house() as hub:
         await hub.tenant("acme")
         refused = await hub.admin("POST", "/v1/admin/tenants", {"name": "1"})
-        assert refused.status == 400 and "is no number" in refused.json["error"]
+        assert refused.status == 400 and "must not be a number" in refused.json["error"]
         assert (await hub.admin("POST", "/v1/admin/tenants", {"name": "1 and only"})).status == 201
+
+
+async def test_of_tenants_that_get_the_same_name_at_the_same_moment_one_gets_it() -> None:
+    async with house() as hub:
+        made = await asyncio.gather(
+            *(hub.admin("POST", "/v1/admin/tenants", {"name": "acme"}) for _ in range(5))
+        )
+        assert sorted(each.status for each in made) == [201, 409, 409, 409, 409]
+        tenants = [await hub.tenant(f"t{n}") for n in range(5)]
+        renamed = await asyncio.gather(
+            *(hub.admin("PATCH", f"/v1/admin/tenants/{each.tenant.id}", {"name": "apex"}) for each in tenants)
+        )
+        assert sorted(each.status for each in renamed) == [200, 409, 409, 409, 409]

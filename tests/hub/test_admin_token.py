@@ -48,12 +48,14 @@ async def test_a_start_that_dies_before_its_token_is_stored_shows_another_one_ne
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await (await databases()).admin(show=die)
+        await (await databases()).ensure_admin_token(show=die)
     tenants = await databases()
     assert not await tenants.has_admin() and not await tenants.is_admin(shown[0])
-    await tenants.admin(show=shown.append)
+    await tenants.ensure_admin_token(show=shown.append)
     assert await tenants.is_admin(shown[1]) and not await tenants.is_admin(shown[0])
-    assert await tenants.admin(show=shown.append) == "" and len(shown) == 2, "it is there, and was shown"
+    assert await tenants.ensure_admin_token(show=shown.append) == "" and len(shown) == 2, (
+        "it is there, and was shown"
+    )
 
 
 async def test_every_token_that_hubs_show_when_they_start_at_the_same_moment_is_valid(
@@ -61,41 +63,41 @@ async def test_every_token_that_hubs_show_when_they_start_at_the_same_moment_is_
 ) -> None:
     hubs = [await databases() for _ in range(4)]
     shown: list[str] = []
-    await asyncio.gather(*(hub.admin(show=shown.append) for hub in hubs))
+    await asyncio.gather(*(hub.ensure_admin_token(show=shown.append) for hub in hubs))
     assert shown
     for token in shown:
         assert all([await hub.is_admin(token) for hub in hubs])
-    await hubs[0].rotate_admin(show=shown.append)
+    await hubs[0].rotate_admin_token(show=shown.append)
     assert await hubs[1].is_admin(shown[-1])
     assert not any([await hubs[2].is_admin(token) for token in shown[:-1]])
 
 
 async def test_the_token_of_the_settings_replaces_others_and_none_of_those_comes_back(databases: Any) -> None:
     tenants, shown = await databases(), list[str]()
-    await tenants.admin(show=shown.append)
-    await tenants.admin("mine")
-    await tenants.admin("mine")
+    await tenants.ensure_admin_token(show=shown.append)
+    await tenants.ensure_admin_token("mine")
+    await tenants.ensure_admin_token("mine")
     assert await tenants.is_admin("mine") and not await tenants.is_admin(shown[0])
-    await tenants.admin("newer")
+    await tenants.ensure_admin_token("newer")
     assert await tenants.is_admin("newer") and not await tenants.is_admin("mine")
     with pytest.raises(InvalidParams, match="was replaced by another one"):
-        await tenants.admin("mine")
+        await tenants.ensure_admin_token("mine")
     assert await tenants.is_admin("newer"), "a hub with an old setting changes nothing"
-    assert await tenants.admin() == "", "without the setting, the last one stays"
-    await tenants.rotate_admin(show=shown.append)
+    assert await tenants.ensure_admin_token() == "", "without the setting, the last one stays"
+    await tenants.rotate_admin_token(show=shown.append)
     with pytest.raises(InvalidParams):
-        await tenants.admin("newer")
+        await tenants.ensure_admin_token("newer")
 
 
 async def test_the_old_admin_token_is_valid_during_the_overlap(databases: Any) -> None:
     tenants, shown = await databases(), list[str]()
-    await tenants.admin(show=shown.append)
-    await tenants.rotate_admin(show=shown.append, overlap=3600)
+    await tenants.ensure_admin_token(show=shown.append)
+    await tenants.rotate_admin_token(show=shown.append, overlap=3600)
     assert await tenants.is_admin(shown[0]) and await tenants.is_admin(shown[1])
     await tenants._db.change("update admin_tokens set expires_at = 1 where expires_at is not null")
     assert not await tenants.is_admin(shown[0]) and await tenants.is_admin(shown[1])
-    await tenants.rotate_admin(show=shown.append, overlap=3600)
-    await tenants.rotate_admin(show=shown.append)
+    await tenants.rotate_admin_token(show=shown.append, overlap=3600)
+    await tenants.rotate_admin_token(show=shown.append)
     states = [await tenants.is_admin(token) for token in shown]
     assert states == [False, False, False, True], "a rotation without an overlap ends all"
 
@@ -103,7 +105,7 @@ async def test_the_old_admin_token_is_valid_during_the_overlap(databases: Any) -
 async def test_the_admin_token_is_rotated_over_the_api(tmp_path: Path) -> None:
     async with house(folder=tmp_path, admin_token="") as hub:
         shown: list[str] = []
-        await hub.hub.tenants.admin(show=shown.append)
+        await hub.hub.tenants.ensure_admin_token(show=shown.append)
         admin = Caller(hub.app, shown[0])
         made = await admin("POST", "/v1/admin/rotate-token", {"overlap_seconds": 60})
         second = Caller(hub.app, made.json["token"])
@@ -130,11 +132,11 @@ def test_a_hub_does_not_start_with_an_admin_token_that_was_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "leaked")
+    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "adm_" + "1" * 64)
     assert main(["init", "--data", "d"]) == 0
     monkeypatch.delenv("DRAGOMAN_ADMIN_TOKEN")
     assert main(["tenant", "rotate-admin", "--data", "d"]) == 0
-    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "leaked")
+    monkeypatch.setenv("DRAGOMAN_ADMIN_TOKEN", "adm_" + "1" * 64)
     with pytest.raises(SystemExit, match="was replaced by another one"):
         main(["hub", "--data", "d", "--model", "echo", "--port", "0"])
     capsys.readouterr()

@@ -21,7 +21,7 @@ from tests.hub.killing import ADMIN, Process, call, listen
 from tests.hub.scripted import by_agent
 from tests.waiting import until
 
-ASK = {"approve": DEFAULT_APPROVE}
+ASK: dict[str, Any] = {"approve": DEFAULT_APPROVE}
 URL = "https://example.com/search?q=secret"
 READER: dict[str, Any] = {"id": "reader", "name": "Reader", "capabilities": ["web", "schedule", "delegation"]}
 
@@ -73,9 +73,9 @@ async def reading(replies: Any, **settings: Any) -> AsyncIterator[tuple[House, C
     """A hub whose commands read no real page."""
     pages = Pages()
     async with house(replies, **{**ASK, **settings}) as hub:
-        for tool in hub.hub.programs._make.__self__._tools:  # type: ignore[attr-defined]
+        for tool in hub.hub.tools:
             if "/fetch" in tool.names:
-                tool._fetcher = pages
+                tool._fetcher = pages  # type: ignore[attr-defined]
         acme = await hub.tenant("acme")
         assert (await acme("POST", "/v1/agents", READER)).status == 201
         yield hub, acme, pages
@@ -115,6 +115,24 @@ async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None
         assert whole[-1][1]["ok"] and kinds(whole).count("question") == 1, "the question is history now"
         again = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
         assert again.status == 409 and len(hub.model.prompts) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("/exec ls", "ERR: commands are disabled on this hub"),
+        ("/mcp call files read {}", "ERR: this hub has no MCP servers"),
+        ("/a2a call weather now", "ERR: A2A unavailable: this hub has no remote agents"),
+        (f"/browse {URL}", "ERR: /browse is not available: this hub has no browser"),
+    ],
+)
+async def test_nobody_is_asked_about_a_command_that_cannot_run(line: str, why: str) -> None:
+    async with house([line, "Then not."], **ASK) as hub:
+        acme = await hub.tenant("acme")
+        await acme("POST", "/v1/agents", {"id": "doer", "capabilities": ["exec", "mcp", "a2a", "web"]})
+        received = await acme.ask("go", "/v1/agents/doer/chat")
+        assert received[-1][1]["ok"] and "question" not in kinds(received)
+        assert why in hub.model.prompts[-1].messages[-1].content
 
 
 async def test_the_model_gets_a_refusal_with_its_reason() -> None:
@@ -251,7 +269,20 @@ async def test_the_operator_decides_for_which_commands_each_tenant_is_asked() ->
         question_of(await acme.ask("look", "/v1/agents/reader/chat"))
 
 
-async def test_a_scheduled_run_that_needs_an_approval_waits_and_is_seen() -> None:
+async def test_a_no_counts_although_the_operator_stops_asking_meanwhile() -> None:
+    async with reading([f"/fetch {URL}", "Then not."]) as (hub, acme, pages):
+        request = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        policy = f"/v1/admin/tenants/{acme.tenant.id}/policy"
+        assert (await hub.admin("PATCH", policy, {"approve": []})).status == 200
+        answered = await acme("POST", f"/v1/requests/{request}/answer", {"approved": False})
+        after = await rest(acme, answered.json)
+        assert [payload["ok"] for kind, payload in after if kind in ("tool_call", "done")] == [False, True]
+        assert "ERR: not approved" in hub.model.prompts[-1].messages[-1].content and pages.fetched == []
+
+
+async def test_a_scheduled_run_that_needs_an_approval_waits_and_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with reading([f"/fetch {URL}", "Looked."]) as (hub, acme, pages):
         now = [1_900_000_000.0]
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=lambda: now[0]))
@@ -269,7 +300,13 @@ async def test_a_scheduled_run_that_needs_an_approval_waits_and_is_seen() -> Non
         received = await scheduler.schedules.notifications(acme.tenant.id, 0)
         assert [said["kind"] for _, said in received] == ["run.started", "run.waiting"]
         now[0] += 7200
-        await scheduler.run_due()
+
+        async def read_all(*_: object) -> None:
+            pytest.fail("the log of a run that waits, which may be long, is read at each check")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub.hub, "snapshot", read_all)
+            await scheduler.run_due()
         assert len((await acme("GET", "/v1/runs")).json["runs"]) == 1, (
             "it does not begin again while it waits"
         )
@@ -341,6 +378,22 @@ async def test_a_command_runs_at_most_once_if_the_hub_is_killed_after_the_yes(tm
         await hub.kill()
 
 
+async def test_a_turn_that_runs_again_after_its_approved_command_reports_no_difference(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold, plan = asyncio.Event(), '/schedule "in 1 hour" index: look'
+    async with house([plan, ("word\n", hold)], folder=tmp_path, approve=DEFAULT_APPROVE) as hub:
+        acme = await hub.tenant("acme")
+        id = (await acme.ask("plan it"))[-1][1]["request_id"]
+        answered = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
+        live = acme.open("GET", f"/v1/requests/{id}/events?since_seq={answered.json['since_seq']}")
+        await live.until(lambda: b"word" in live.body)
+    async with house(["Planned."], folder=tmp_path, approve=DEFAULT_APPROVE) as hub:
+        after = await rest(Caller(hub.app, acme.token, acme.tenant), answered.json)
+        assert after[-1][1]["ok"] and after[-1][1]["content"].endswith("Planned.")
+    assert "an answer to" not in caplog.text
+
+
 async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_one() -> None:
     async with reading([f"/fetch {URL}", f"/fetch {URL}2", "Done."]) as (_, acme, pages):
         id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
@@ -350,7 +403,10 @@ async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_
         assert {first.status, second.status} <= {202, 409} and 202 in (first.status, second.status)
         await rest(acme, {"request_id": id, "since_seq": seen["last_seq"]})
         late = await acme("POST", path, yes)
-        assert late.status == 409 and "does not wait with this question any more" in late.json["error"]
+        assert (
+            late.status == 409
+            and "does not wait for an answer to this question any more" in late.json["error"]
+        )
         assert pages.fetched == [URL]
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert listed["state"] == "input-required" and listed["details"]["arguments"] == f"{URL}2"

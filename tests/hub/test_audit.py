@@ -16,7 +16,7 @@ from tests.waiting import until
 
 async def recorded(hub: House) -> list[tuple[str, str, str, str]]:
     """Oldest first: whose, what, with which agent, and how it ended."""
-    entries = await hub.hub._store.audit.entries()
+    entries = await hub.hub.store.audit.entries()
     return [(entry.principal, entry.operation, entry.agent, entry.outcome) for entry in reversed(entries)]
 
 
@@ -33,7 +33,7 @@ async def test_messages_of_a_tenant_are_audited_for_both_apis() -> None:
             (key, "CancelTask", "index", "TASK_NOT_FOUND"),
         ]
         await until(lambda: recorded(hub), lambda entries: entries == wanted)
-        tasks = [entry.task for entry in await hub.hub._store.audit.entries(operation="SendMessage")]
+        tasks = [entry.task for entry in await hub.hub.store.audit.entries(operation="SendMessage")]
         assert len(set(tasks)) == 2 and all(tasks)
 
 
@@ -58,7 +58,7 @@ async def test_failed_authentications_are_audited_with_a_limit() -> None:
         assert entries[0] == ("", "authenticate", "", "UNAUTHENTICATED")
         assert entries[-1] == ("", "authenticate", "admin", "UNAUTHENTICATED")
         assert len(entries) == 61
-        assert "wrong" not in str(await hub.hub._store.audit.entries())
+        assert "wrong" not in str(await hub.hub.store.audit.entries())
 
 
 async def test_the_log_says_which_path_was_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from dragoman.engine import follow
 from dragoman.engine.engine import Engine
 from dragoman.errors import Unavailable, keep_going
 from dragoman.hub.conversations.retention import Retention
-from dragoman.hub.sandbox.container import Container
+from dragoman.hub.sandbox.container import ContainerIsolation
 from dragoman.observe import metrics
 from dragoman.stores import open_store
 from tests.hub.house import events, house
@@ -88,7 +88,7 @@ async def test_a_task_that_cannot_be_canceled_is_tried_again_and_the_others_are_
 
 async def test_retention_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with house() as hub:
-        forgets = Retention(hub.hub, hub.hub._store, 1.0)
+        forgets = Retention(hub.hub, 1.0)
         look = Stumbles(forgets.delete_batch, *ERRORS)
         monkeypatch.setattr(forgets, "delete_batch", look)
         forgets.periodic.start()
@@ -97,9 +97,9 @@ async def test_retention_goes_on_after_an_unexpected_error(monkeypatch: pytest.M
 
 
 async def test_idle_containers_are_removed_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    container = Container("img", idle=0.001)
-    reap = Stumbles(container.reap, *ERRORS)
-    monkeypatch.setattr(container, "reap", reap)
+    container = ContainerIsolation("img", idle=0.001)
+    reap = Stumbles(container.remove_idle, *ERRORS)
+    monkeypatch.setattr(container.periodic, "_work", reap)
     container.periodic.start()
     await asyncio.wait_for(reap.did.wait(), 10)
     await container.close()
@@ -118,10 +118,10 @@ async def test_an_engine_purges_old_tasks_after_an_unexpected_error(monkeypatch:
 async def test_readers_are_polled_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.001)
     readers = follow.Readers(open_store("memory:"), LocalBus())
-    look = Stumbles(readers.look, *ERRORS)
-    monkeypatch.setattr(readers, "look", look)
+    wake = Stumbles(readers.wake_behind, *ERRORS)
+    monkeypatch.setattr(readers, "wake_behind", wake)
     polling = asyncio.create_task(readers.poll())
-    await asyncio.wait_for(look.did.wait(), 10)
+    await asyncio.wait_for(wake.did.wait(), 10)
     polling.cancel()
 
 

@@ -13,29 +13,40 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import InvalidParams, QuotaExceeded, Unavailable
 from dragoman.hub.store import artifacts as files
 from dragoman.hub.store.artifacts import INLINE_BYTES, Artifacts
-from dragoman.hub.store.blobs import BlobMissing, Blobs, BlobSweeper, new_key, open_blobs
+from dragoman.hub.store.blobs import (
+    KEEP_SECONDS,
+    BlobMissing,
+    Blobs,
+    BlobSweeper,
+    FileBlobs,
+    new_key,
+    open_blobs,
+)
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenants
 from tests.hub.house import Caller, House, house, tables_of
-from tests.serving import lasting_port
-from tests.waiting import block_until
+from tests.ports import free_port
+from tests.waiting import block_until, forever, until
 
 HAS_S3 = find_spec("moto") is not None and find_spec("obstore") is not None
 LARGE = os.urandom(INLINE_BYTES) * 100
 """More than one part of an upload."""
+_SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"}
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The address of a server that speaks S3's API, in a process of its own."""
-    port = lasting_port()
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
@@ -71,11 +82,7 @@ def bucket(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     import http.client
 
     connection = http.client.HTTPConnection(url.removeprefix("http://"))
-    connection.request(
-        "PUT",
-        "/files",
-        headers={"Authorization": "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request"},
-    )
+    connection.request("PUT", "/files", headers=_SIGNED)
     assert connection.getresponse().status in (200, 409)
     connection.close()
     return "s3://files/hub"
@@ -130,6 +137,56 @@ async def test_a_content_that_breaks_off_is_not_stored(blobs: Blobs) -> None:
         await whole(blobs.get(key))
 
 
+def _unfinished(url: str) -> int:
+    """How many uploads of the bucket have begun, and have not ended."""
+    import http.client
+
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    connection.request("GET", "/files?uploads", headers=_SIGNED)
+    text = connection.getresponse().read()
+    connection.close()
+    return text.count(b"<Upload>")
+
+
+@pytest.mark.parametrize("waits_for", ["the content", "the bucket"])
+async def test_an_upload_that_is_canceled_leaves_no_parts_in_the_bucket(bucket: str, waits_for: str) -> None:
+    url, halfway = os.environ["AWS_ENDPOINT_URL"], asyncio.Event()
+
+    async def content() -> AsyncIterator[bytes]:
+        async for piece in in_pieces(LARGE * 2, 1 << 20):
+            yield piece
+        halfway.set()
+        if waits_for == "the content":
+            await forever()
+        while True:
+            yield bytes(1 << 20)
+
+    putting = asyncio.create_task(open_blobs(bucket, None).put(new_key(1), content()))
+    await halfway.wait()
+    await until(lambda: asyncio.to_thread(_unfinished, url))
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert await asyncio.to_thread(_unfinished, url) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of open files are in /proc")
+async def test_a_stored_content_is_on_disk_with_the_names_of_its_new_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = set[str](), os.fsync
+
+    def sync_noticed(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(str(tmp_path)))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync_noticed)
+    key = new_key(1)
+    await FileBlobs(tmp_path / "blobs").put(key, in_pieces(LARGE))
+    name = key.removeprefix("t1/")
+    assert synced == {"", "/blobs", "/blobs/t1", f"/blobs/t1/.{name}"}
+
+
 async def test_contents_are_stored_and_read_at_the_same_time(blobs: Blobs) -> None:
     keys = [new_key(n) for n in range(8)]
     await asyncio.gather(*(blobs.put(key, in_pieces(key.encode() * 9999)) for key in keys))
@@ -145,7 +202,7 @@ async def test_a_bucket_that_cannot_be_reached_is_unavailable(
 
     nowhere = S3Store.from_url(
         bucket,
-        endpoint=f"http://127.0.0.1:{lasting_port()}",
+        endpoint=f"http://127.0.0.1:{free_port()}",
         client_options={"allow_http": True, "connect_timeout": "1s"},
         retry_config={"max_retries": 0},
     )
@@ -168,6 +225,13 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await Conversations(opened).create(1)
     yield opened
     await opened.close()
+
+
+async def exists(blobs: Blobs, key: str) -> bool:
+    with suppress(BlobMissing):
+        await whole(blobs.get(key))
+        return True
+    return False
 
 
 async def unused(database: Database) -> list[str]:
@@ -215,6 +279,49 @@ async def test_contents_of_replaced_and_deleted_files_are_deleted_later(
             await whole(blobs.get(key))
 
 
+async def test_replaced_and_deleted_contents_have_as_much_room_as_the_files_of_a_tenant(
+    database: Database, blobs: Blobs
+) -> None:
+    database.policy = replace(database.policy, max_artifact_mb=1)
+    artifacts, keys = Artifacts(database, blobs), []
+    for n in range(7):
+        await artifacts.put(1, 1, f"{n % 2}", os.urandom(400_000))
+        keys.append((await database.one("select blob from artifacts where path = ?", (f"{n % 2}",)))["blob"])
+        if n % 3 == 2:
+            found = await artifacts.by_path(1, 1, f"{n % 2}")
+            assert found is not None
+            await artifacts.delete(1, found.id)
+    left = [key for key in keys if await exists(blobs, key)]
+    assert len(left) == 3 and keys[-1] in left, "one is of a file, and two others fit into a megabyte"
+    assert {*await unused(database), keys[-1]} == set(left)
+
+
+async def test_uploads_at_the_same_time_have_as_much_room_as_the_files_of_a_tenant(
+    database: Database, blobs: Blobs
+) -> None:
+    database.policy = replace(database.policy, max_artifact_mb=1)
+    artifacts, arrived, go = Artifacts(database, blobs), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield LARGE[:100_000]
+        arrived.set()
+        await go.wait()
+        yield LARGE[100_000:800_000]
+
+    first = asyncio.create_task(artifacts.put_pieces(1, 1, "first", slow(), size=800_000))
+    await arrived.wait()
+    for size in (800_000, None):
+        with pytest.raises(QuotaExceeded, match="are being uploaded") as refused:
+            await artifacts.put_pieces(1, 1, "second", in_pieces(LARGE[:800_000]), size=size)
+        assert refused.value.metadata["reason"] == "storage_limit"
+    second = await artifacts.put_pieces(1, 1, "second", in_pieces(LARGE[:100_000]), size=100_000)
+    await Conversations(database).create(other := (await Tenants(database).add("other"))[0].id)
+    await artifacts.put_pieces(other, 2, "other", in_pieces(LARGE[:800_000]))
+    go.set()
+    assert (await first).size == 800_000 and second.size == 100_000
+    assert not await unused(database)
+
+
 async def test_a_refused_file_leaves_no_content(database: Database, blobs: Blobs, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "UPLOAD_LIMIT", 1 << 20)
     artifacts = Artifacts(database, blobs, conversation_limit=700_000)
@@ -239,6 +346,69 @@ async def test_a_refused_file_leaves_no_content(database: Database, blobs: Blobs
         with pytest.raises(BlobMissing):
             await whole(blobs.get(key))
     assert await artifacts.content(1, first.id) == LARGE[:100_000]
+
+
+async def test_what_a_killed_hub_has_stored_of_a_content_is_deleted_later(
+    database: Database, tmp_path: Path
+) -> None:
+    folder = tmp_path / "blobs"
+    blobs = open_blobs(str(folder), None)
+    artifacts, killed = Artifacts(database, blobs), asyncio.Event()
+
+    async def hanging() -> AsyncIterator[bytes]:
+        yield LARGE
+        killed.set()
+        await asyncio.Event().wait()
+
+    upload = asyncio.create_task(artifacts.put_pieces(1, 1, "x", hanging()))
+    await killed.wait()
+    left = [path for path in folder.rglob("*") if path.is_file()]
+    content = [path.read_bytes() for path in left]
+    keys = await unused(database)
+    upload.cancel()
+    await asyncio.wait((upload,))
+    for path, data in zip(left, content, strict=True):  # a killed hub deletes nothing
+        path.write_bytes(data)
+    for key in keys:
+        await database.change(
+            "insert into unused_blobs (key, tenant_id, size, arriving, at) values (?, 1, 0, 1, 0)", (key,)
+        )
+    assert left and await BlobSweeper(database, blobs).delete_unused() == 1
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_a_content_that_may_be_deleted_becomes_no_file_any_more(
+    database: Database, blobs: Blobs
+) -> None:
+    artifacts, sweeper = Artifacts(database, blobs), BlobSweeper(database, blobs)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield LARGE[:100_000]
+        await database.change("update unused_blobs set at = at - ?", (KEEP_SECONDS - 1,))
+
+    with pytest.raises(Unavailable, match="took too long"):
+        await artifacts.put_pieces(1, 1, "x", slow())
+    assert await artifacts.by_path(1, 1, "x") is None
+    assert await sweeper.delete_unused(before=2**40) == 0, "a refused content is deleted at once"
+
+
+async def test_a_hub_that_is_killed_while_it_deletes_a_refused_content_leaves_its_key(
+    database: Database, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = Artifacts(database, blobs, conversation_limit=1)
+    change = database.change
+
+    async def only_once(statement: str, values: Any = ()) -> int:
+        if statement.startswith("delete from unused_blobs"):
+            await change(statement, values)
+            raise Unavailable("killed")
+        return await change(statement, values)
+
+    monkeypatch.setattr(database, "change", only_once)
+    monkeypatch.setattr(blobs, "delete", AsyncMock(side_effect=Unavailable("killed")))
+    with pytest.raises(QuotaExceeded):
+        await artifacts.put(1, 1, "x", LARGE[:100_000])
+    assert len(await unused(database)) == 1
 
 
 async def talk_of(hub: House) -> tuple[Caller, str]:

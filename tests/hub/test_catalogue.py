@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import pytest
 
 from dragoman import Agent, Turn
 from dragoman.console.hub import HubConsole
+from dragoman.engine.protocols import RegisteredAgent
 from dragoman.hub.assembly import application
 from dragoman.hub.hub import Hub
 from dragoman.hub.models.local import EchoModel
 from dragoman.hub.settings import Settings
+from dragoman.hub.tenants.lifecycle import rename_tenant
 from dragoman.server.app import App
+from dragoman.server.routes import Conflict
 from tests.catalogue.elsewhere import elsewhere
 from tests.console.conftest import Operator
 from tests.hub.house import ADMIN, Caller
@@ -31,15 +35,16 @@ async def hub_app(**more: Any) -> AsyncIterator[tuple[Hub, App]]:
         return turn.text
 
     chosen = {"catalogue": True, "allow_private": True, **more}
-    given = Settings(admin_token=ADMIN, drain=0.0, data="/nonexistent/dragoman", **chosen)
-    console = HubConsole(None)
-    hub, app = application(given, model=EchoModel(), code=[agent], store="memory:", console=console.open)
-    await app.start()
-    try:
-        yield hub, app
-    finally:
-        async with asyncio.timeout(10):
-            await app.stop()
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        given = Settings(admin_token=ADMIN, drain=0.0, data=folder, **chosen)
+        console = HubConsole(None)
+        hub, app = application(given, model=EchoModel(), code=[agent], store="memory:", console=console.open)
+        await app.start()
+        try:
+            yield hub, app
+        finally:
+            async with asyncio.timeout(10):
+                await app.stop()
 
 
 def scout(name: str, goal: str) -> dict[str, str]:
@@ -127,6 +132,31 @@ async def test_registered_agents_are_for_all_tenants_or_for_one() -> None:
         assert await names(ada) == ["all", "shy"]
 
 
+@pytest.mark.parametrize("meanwhile", ["taken", "deleted"])
+async def test_a_rename_that_somebody_forestalls_gives_registered_agents_to_nobody(meanwhile: str) -> None:
+    async with hub_app() as (hub, app):
+        ada, bob = await tenant(hub, app, "ada", "x"), await tenant(hub, app, "bob", "y")
+        agents = hub.store.catalogue
+        await agents.register(RegisteredAgent(tenant="ada", name="one", url="https://one.example"), limit=9)
+
+        class Forestalled:
+            """The catalogue, at the moment after the name was free."""
+
+            registered, unregister = agents.registered, agents.unregister
+
+            async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
+                if meanwhile == "taken":
+                    await hub.tenants.rename(bob.tenant, "apex")
+                else:
+                    await hub.deletion.deletions.begin(ada.tenant, actor="admin")
+                return await agents.register(agent, limit=limit)
+
+        with suppress(Conflict):
+            await rename_tenant(hub.tenants, cast(Any, Forestalled()), ada.tenant, "apex", actor="admin")
+        left = {(each.tenant, each.name) for each in await agents.registered()}
+        assert left <= {("ada", "one")}
+
+
 async def test_the_console_shows_a_tenant_its_own_agents_and_the_operator_all() -> None:
     async with hub_app() as (hub, app):
         ada, bob = await tenant(hub, app, "ada", "x"), await tenant(hub, app, "bob", "y")
@@ -160,3 +190,17 @@ async def test_a_hub_reads_the_catalogue_of_the_configuration(
             await site.come.wait()
             listed = (await ada("GET", "/catalogue/agents?pageSize=100")).json["items"]
             assert "money" in [each["metadata"]["name"] for each in listed]
+
+
+async def test_what_a_tenant_looks_up_in_the_catalogue_counts_as_its_reads() -> None:
+    async with hub_app(reads_per_min=3) as (hub, app):
+        acme = await tenant(hub, app, "acme", "find things out")
+        other = await tenant(hub, app, "other", "find things out")
+        assert await search(acme, "find")
+        for path in ("/catalogue/agents", "/.well-known/ai-catalog.json"):
+            assert (await acme("GET", path)).status == 200
+        for path in ("/catalogue/agents", "/.well-known/ai-catalog.json", "/v1/agents"):
+            refused = await acme("GET", path)
+            assert refused.status == 429 and int(refused.headers["retry-after"]) > 0, path
+        assert (await Caller(app, "")("GET", "/catalogue/agents")).status == 200
+        assert await search(other, "find")

@@ -21,4 +21,6 @@ async def test_three_hubs_lose_and_repeat_nothing_while_hubs_and_their_servers_d
     async with Hubs(tmp_path, postgres.server(), seed=1) as hubs:
         figures = await hubs.run(list(KINDS), talks=4, pause=(0.2, 0.6))
         assert figures.messages >= 8 and figures.schedules == 6 and figures.most_at_once == LIMIT
+        assert figures.approved and figures.files and figures.sent and figures.spent >= figures.budget
+        assert figures.stopped_after < 2
         assert not [node.said for node in hubs.nodes if b"Traceback" in node.said]

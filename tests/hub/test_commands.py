@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,8 @@ from dragoman.hub.agents.commands import TextFilter, parse
 NAMES = ("/fetch", "/write", "/mem", "/parallel", "/agent", "/todo", "/help")
 
 
-def clean(reply: str, *sizes: int) -> str:
-    filter, out, at = TextFilter(NAMES), [], 0
+def clean(reply: str, *sizes: int, quoted: Collection[str] = ()) -> str:
+    filter, out, at = TextFilter(NAMES, quoted), [], 0
     for size in sizes:
         out.append(filter.feed(reply[at : at + size]))
         at += size
@@ -54,6 +56,17 @@ def test_code_within_a_line_begins_no_fence() -> None:
     assert clean(reply) == "```/fetch a``` reads a page"
 
 
+def test_a_line_that_the_prompt_quotes_is_not_a_command() -> None:
+    quoted = {"/fetch a", "/write a.md"}
+    reply = "/fetch a\n/fetch  a \n/write a.md\nA\n/endwrite\n/fetch b\n/write b.md\n/fetch a\n/endwrite"
+    found = parse(reply, NAMES, quoted).commands
+    assert [(each.title, each.body) for each in found] == [
+        ("/fetch b", None),
+        ("/write b.md", "/fetch a"),
+    ]
+    assert clean(reply, *[1] * 99, quoted=quoted) == "/fetch a\n/fetch  a \n/write a.md\nA"
+
+
 def test_a_block_takes_everything_up_to_its_end() -> None:
     reply = "Here:\n/write a.md\n# A\n\n```\n/fetch x\n/endwrite\nDone."
     (command,) = parse(reply, NAMES).commands
@@ -61,7 +74,7 @@ def test_a_block_takes_everything_up_to_its_end() -> None:
     assert clean(reply) == "Here:\nDone."
 
 
-def test_an_open_block_is_said_to_be_open() -> None:
+def test_a_block_without_its_end_is_reported_as_open() -> None:
     parsed = parse("/mem add entry project Plan\nhalf", NAMES)
     assert parsed.open and not parsed.commands[-1].closed
     assert not parse("/mem read", NAMES).open
@@ -126,10 +139,16 @@ LINES = st.sampled_from(
 )
 
 
-@given(st.lists(LINES, max_size=12), st.lists(st.integers(1, 7), max_size=40))
-def test_however_a_reply_is_cut_the_same_text_comes_out(lines: list[str], sizes: list[int]) -> None:
+@given(
+    st.lists(LINES, max_size=12),
+    st.lists(st.integers(1, 7), max_size=40),
+    st.sampled_from([(), ("/fetch x", "/write a")]),
+)
+def test_however_a_reply_is_cut_the_same_text_comes_out(
+    lines: list[str], sizes: list[int], quoted: tuple[str, ...]
+) -> None:
     reply = "\n".join(lines)
-    whole = clean(reply)
-    assert clean(reply, *sizes) == whole
+    whole = clean(reply, quoted=quoted)
+    assert clean(reply, *sizes, quoted=quoted) == whole
     assert whole == whole.strip("\n") or "```" in whole or "~~~" in whole
-    assert not parse(whole, NAMES).commands
+    assert not parse(whole, NAMES, quoted).commands

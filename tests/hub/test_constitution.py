@@ -10,13 +10,21 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.agents.constitution import BUNDLES, INDEX, KNOWN, Constitution, card, read, schema
+from dragoman.hub.agents.constitution import (
+    BUNDLES,
+    COMMANDS,
+    INDEX,
+    Constitution,
+    build_card,
+    constitution_schema,
+    read_constitution,
+)
 
 
 def test_a_document_with_only_an_id_takes_the_defaults() -> None:
-    assert read({"id": "scout", "colour": "red"}) == Constitution(id="scout")
-    assert read({"id": "scout"}).max_tokens == 4096
-    assert read({}, id="scout").id == "scout"
+    assert read_constitution({"id": "scout", "colour": "red"}) == Constitution(id="scout")
+    assert read_constitution({"id": "scout"}).max_tokens == 4096
+    assert read_constitution({}, id="scout").id == "scout"
 
 
 def test_an_advisor_may_be_a_name_or_an_object_and_the_object_wins() -> None:
@@ -25,13 +33,13 @@ def test_an_advisor_may_be_a_name_or_an_object_and_the_object_wins() -> None:
         {"advisor_model": "big"},
         {"advisor": {"model": "big"}, "advisor_model": "x"},
     ):
-        advisor = read({"id": "a", **doc}).advisor
+        advisor = read_constitution({"id": "a", **doc}).advisor
         assert advisor is not None and (advisor.model, advisor.mode) == ("big", "consult")
 
 
-def test_defect_12_a_capability_that_nobody_knows_is_refused_with_the_nearest_one() -> None:
+def test_a_capability_that_nobody_knows_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InvalidParams) as caught:
-        read({"id": "a", "capabilities": ["/fecth", "research"]})
+        read_constitution({"id": "a", "capabilities": ["/fecth", "research"]})
     assert caught.value.fields == (
         ("capabilities[0]", "'/fecth' is not known: did you mean '/fetch'?"),
         ("capabilities[1]", "'research' is not known: did you mean '/search'?"),
@@ -40,7 +48,9 @@ def test_defect_12_a_capability_that_nobody_knows_is_refused_with_the_nearest_on
 
 def test_every_wrong_field_is_named_at_once() -> None:
     with pytest.raises(InvalidParams) as caught:
-        read({"temperature": 9, "mode": "loud", "rules": ["fine", 3], "advisor": {"mode": "gate"}})
+        read_constitution(
+            {"temperature": 9, "mode": "loud", "rules": ["fine", 3], "advisor": {"mode": "gate"}}
+        )
     assert {field for field, _ in caught.value.fields} == {
         "id",
         "temperature",
@@ -52,7 +62,7 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 def test_every_wrong_member_of_a_nested_object_is_reported() -> None:
     with pytest.raises(InvalidParams) as caught:
-        read(
+        read_constitution(
             {
                 "id": "a",
                 "memory": {"age_floor": 5, "age_half_life_days": 0, "age_decay": "y", "intent_routing": None},
@@ -74,19 +84,23 @@ def test_every_wrong_member_of_a_nested_object_is_reported() -> None:
 
 
 def test_a_constitution_without_capabilities_may_only_read_and_ask_its_advisor() -> None:
-    assert Constitution(id="a").granted == {"read", "advise"} == read({"id": "a", "capabilities": []}).granted
-    assert INDEX.granted == set(BUNDLES), "the orchestrator may use everything that the operator allows"
+    assert (
+        Constitution(id="a").bundles
+        == {"read", "advise"}
+        == read_constitution({"id": "a", "capabilities": []}).bundles
+    )
+    assert INDEX.bundles == set(BUNDLES), "the orchestrator may use everything that the operator allows"
 
 
 def test_bundles_and_bare_words_become_commands() -> None:
-    constitution = read({"id": "a", "capabilities": ["web", "exec", "/Search"]})
+    constitution = read_constitution({"id": "a", "capabilities": ["web", "exec", "/Search"]})
     assert constitution.capabilities == ("/search", "/fetch", "/browse", "/exec")
-    assert constitution.granted == {"web", "exec"}
+    assert constitution.bundles == {"web", "exec"}
 
 
 def test_a_card_has_chat_first_and_a_skill_for_each_capability() -> None:
-    shown = card(
-        read(
+    shown = build_card(
+        read_constitution(
             {
                 "id": "r",
                 "name": "Researcher",
@@ -100,11 +114,11 @@ def test_a_card_has_chat_first_and_a_skill_for_each_capability() -> None:
     assert [skill.id for skill in shown.skills] == ["chat", "web-search", "fetch-url", "a2a"]
     assert shown.skills[1].tags == ("/search",)
     assert (shown.name, shown.description, shown.version) == ("Researcher", "analyst — find out", "177")
-    assert card(INDEX).version == "index"
+    assert build_card(INDEX).version == "index"
 
 
 def test_the_schema_says_what_each_member_is() -> None:
-    definition = schema()["$defs"]["Constitution"]
+    definition = constitution_schema()["$defs"]["Constitution"]
     assert definition["properties"]["max_tokens"]["maximum"] == 1_000_000
     assert "allow-list" in definition["properties"]["capabilities"]["description"]
 
@@ -123,9 +137,9 @@ def test_the_schema_says_what_each_member_is() -> None:
 )
 def test_the_schema_takes_what_the_hub_takes(doc: Any, good: bool) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    assert jsonschema.Draft202012Validator(schema()).is_valid(doc) is good
+    assert jsonschema.Draft202012Validator(constitution_schema()).is_valid(doc) is good
     with nullcontext() if good else pytest.raises(InvalidParams):
-        read(doc)
+        read_constitution(doc)
 
 
 def test_the_reference_names_every_member_and_the_schema_beside_it_is_current() -> None:
@@ -133,14 +147,14 @@ def test_the_reference_names_every_member_and_the_schema_beside_it_is_current() 
     text = (docs / "constitutions.md").read_text()
     for field in Constitution.__struct_fields__:
         assert f"`{field}`" in text, field
-    for command in KNOWN:
+    for command in COMMANDS:
         assert command in text, command
     written = json.loads((docs / "constitution.schema.json").read_text())
     written.pop("$schema")
-    assert written == json.loads(json.dumps(schema()))
+    assert written == json.loads(json.dumps(constitution_schema()))
 
 
 def test_a_constitution_that_is_too_large_in_all_is_refused() -> None:
-    assert len(read({"id": "wordy", "rules": ["x" * 20_000] * 13}).rules) == 13
+    assert len(read_constitution({"id": "wordy", "rules": ["x" * 20_000] * 13}).rules) == 13
     with pytest.raises(InvalidParams, match="more than 262144 bytes in all"):
-        read({"id": "wordy", "rules": ["x" * 20_000] * 14})
+        read_constitution({"id": "wordy", "rules": ["x" * 20_000] * 14})

@@ -25,9 +25,7 @@ async def test_every_route_is_in_the_reference_and_no_other() -> None:
     async with house() as hub:
         routes = {
             (route.method, route.path)
-            for route in Site(
-                hub.hub, hub.model, Scheduler(hub.hub, Schedules(hub.hub.database))
-            ).table.routes
+            for route in Site(hub.hub, Scheduler(hub.hub, Schedules(hub.hub.database))).table.routes
         }
     assert documented == routes
 

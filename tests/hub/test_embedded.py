@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not local.available(), reason="the embedded mode
 
 
 async def test_the_embedded_model_answers_over_a2a_and_over_the_native_api() -> None:
-    async with house(model=local.EmbeddedModel(most=12)) as hub:
+    async with house(model=local.EmbeddedModel(max_tokens=12)) as hub:
         acme = await hub.tenant("acme")
         stream = acme.open_rpc("index", "message/stream", message("What is the capital of France?"))
         stream.patience = 60.0

@@ -9,10 +9,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,12 @@ import pytest
 
 from dragoman.hub.sandbox import Sandbox, process
 from dragoman.hub.sandbox import folder_copy as copying
-from dragoman.hub.sandbox.process import BUBBLEWRAP, NAMESPACES, Process
+from dragoman.hub.sandbox.child_process import RunAsUser
+from dragoman.hub.sandbox.process import BUBBLEWRAP, NAMESPACES, ProcessIsolation
 from dragoman.hub.sandbox.workspace import Workspace
 from tests.hub.escaping import SECRET
-from tests.hub.test_sandbox import namespaces
+from tests.hub.test_sandbox import OWNERS, namespaces
+from tests.waiting import block_until
 
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else shutil.which("python3") or "python3"
 DRIVER = Path(__file__).with_name("escaping.py")
@@ -93,18 +98,85 @@ REACH = {
     "a terminal": "echo GOT'THERE' > /dev/tty; echo GOT'THERE' > /dev/console; echo GOT'THERE' > /dev/pts/0",
     "a process before it, with ptrace": (
         f"{PYTHON} -c 'import ctypes\nfor pid in (1, @PID@):\n"
-        '    if ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0 and pid != 1: print("GOT" + "THERE")\''
+        '    if ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0: print("GOT" + "THERE")\''
+    ),
+    "the first process of its namespace, whose memory could be changed": "exec 5<> /proc/1/mem && echo GOT'THERE'; ls /proc/1/fd && echo GOT'THERE'",
+    "a session of its own, with a share of the processors of its own": (
+        f"{PYTHON} -c 'import os\nif os.fork() == 0:\n    os.setsid()\n"
+        '    if os.getsid(0) == os.getpid(): print("GOT" + "THERE")\''
     ),
     "a socket of a service": "for s in /run/*.sock /var/run/docker.sock /run/dbus/system_bus_socket; do test -S $s && echo GOT'THERE'; done",
     "a cgroup": "mkdir /sys/fs/cgroup/x /sys/fs/cgroup/*/x 2>/dev/null && echo GOT'THERE'; ls -A /sys 2>/dev/null | grep . && echo GOT'THERE'",
     "its own limits": "ulimit -v unlimited 2>/dev/null && echo GOT'THERE'; ulimit -u 100000 2>/dev/null && echo GOT'THERE'; renice -n 0 $$ 2>/dev/null && echo GOT'THERE'",
+    "the machine's handler of crashes, which root runs, with a core of any size": (
+        "grep -Eq 'core file size +1 +1 ' /proc/self/limits || echo GOT'THERE'"
+    ),
     "programs of the machine, to change them": "for f in /bin/sh /usr/bin/env; do chmod u+s $f 2>/dev/null && echo GOT'THERE'; echo x >> $f && echo GOT'THERE'; done",
     "the next command of another tenant, through /tmp": "touch /tmp/left /dev/shm/left; ls /tmp/before /dev/shm/before 2>/dev/null && echo GOT'THERE'",
+    "the host of a virtual machine, and other networks that namespaces do not separate": (
+        f"{PYTHON} -c 'import socket\nfor family in range(3, 46):\n    if family in (10, 16): continue\n"
+        "    for kind in (1, 2, 3, 5):\n        try: socket.socket(family, kind)\n        except OSError: continue\n"
+        '        print("GOT" + "THERE", family)\''
+    ),
+    "a user namespace of its own": "unshare -U true && echo GOT'THERE'; unshare -Ur true && echo GOT'THERE'",
+    "the first process of its namespace, through a descriptor of it: its files, namespaces and memory": (
+        f"{PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\np = l.syscall(434, 1, 0)\nb = ctypes.create_string_buffer(64)\n"
+        'class Part(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]\n'
+        "here, there = Part(ctypes.addressof(b), 8), Part(0x400000, 8)\n"
+        "got = [l.syscall(438, p, n, 0) for n in range(9)] + [l.setns(p, kind) for kind in (0x20000, 0x10000000, 0x40000000)]\n"
+        "got.append(l.process_vm_readv(1, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))\n"
+        'if any(each >= 0 for each in got): print("GOT" + "THERE", got)\'; '
+        "for n in mnt net pid ipc uts cgroup user; do nsenter --$n=/proc/1/ns/$n true 2>/dev/null && echo GOT'THERE' $n; done"
+    ),
+    "mounts, with the system calls for them that are newer": (
+        f"{PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\n"
+        'for number, given in ((428, (-100, b"/", 1)), (429, (-100, b"/tmp", -100, b"/mnt", 0)), (430, (b"tmpfs", 0)), (433, (-100, b"/", 0)),\n'
+        '    (442, (-100, b"/", 0, bytes(32), 32))):\n'
+        '    if l.syscall(number, *given) >= 0: print("GOT" + "THERE", number)\''
+    ),
+    "a user namespace of its own, with clone3": (
+        f"{PYTHON} -c 'import ctypes, os, struct\nl = ctypes.CDLL(None)\n"
+        'given = struct.pack("8Q", 0x10000000, 0, 0, 0, 17, 0, 0, 0)\nchild = l.syscall(435, given, 64)\n'
+        'if child == 0: os._exit(0)\nif child > 0: print("GOT" + "THERE")\''
+    ),
+    "the processors and the disk before others": (
+        f"{PYTHON} -c 'import os\nfor work in (lambda: os.sched_setscheduler(0, 1, os.sched_param(1)), lambda: os.setpriority(0, 0, 0)):\n"
+        '    try: work()\n    except OSError: continue\n    print("GOT" + "THERE")\'; '
+        "ionice -c1 -n0 true 2>/dev/null && echo GOT'THERE'; (echo -5 > /proc/self/autogroup) 2>/dev/null && echo GOT'THERE'"
+    ),
+    "the settings of the kernel": (
+        "for f in kernel/core_pattern kernel/modprobe kernel/hostname fs/file-max fs/binfmt_misc/register vm/drop_caches "
+        "user/max_user_namespaces net/ipv4/ip_forward kernel/keys/maxkeys; do (echo 1 > /proc/sys/$f) 2>/dev/null && echo GOT'THERE' $f; done; "
+        "(echo 1 > /proc/irq/default_smp_affinity) 2>/dev/null && echo GOT'THERE'"
+    ),
+    "a network that it makes itself, and packets of its own making": (
+        f"{PYTHON} -c 'import socket, struct\ns = socket.socket(16, 3, 0)\ns.bind((0, 0))\n"
+        'name, kind = struct.pack("HH8s", 12, 3, b"dum0"), struct.pack("HHHH8s", 16, 18, 12, 1, b"dummy")\n'
+        'link = struct.pack("BxHiII", 0, 0, 0, 0, 0) + name + kind\n'
+        's.send(struct.pack("IHHII", 16 + len(link), 16, 0x605, 1, 0) + link)\n'
+        'if struct.unpack("i", s.recv(4096)[16:20])[0] == 0: print("GOT" + "THERE")\n'
+        "for kind in ((2, 3, 1), (2, 3, 255), (10, 3, 58)):\n    try: socket.socket(*kind)\n    except OSError: continue\n"
+        '    print("GOT" + "THERE", kind)\''
+    ),
+    "the terminal of the hub, by what is typed there": (
+        f'{PYTHON} -c \'import fcntl\nfor n in (0, 1, 2):\n    try: fcntl.ioctl(n, 0x5412, b"x")\n'
+        '    except OSError: continue\n    print("GOT" + "THERE", n)\''
+    ),
     "what a command before it left running": "pgrep -f '[s]leep 4242' && echo GOT'THERE'",
 }
 """None of these may print GOTTHERE."""
 
 _FILL = "head -c 3000000 /dev/zero"
+_FIRST_THREAD_ENDS = (
+    "import ctypes, os, threading, time\ndef work():\n    time.sleep(0.2); {}; time.sleep({})\n"
+    '    os.write(1, b"GOT" + b"THERE" + b"NOT" + b"STOPPED"); os._exit(0)\n'
+    'threading.Thread(target=work).start()\nctypes.CDLL(None).syscall({{"x86_64": 60}}.get(os.uname().machine, 93), 0)'
+)
+"""A process whose first thread has ended, so that /proc has no memory and no files for it, but for its other threads."""
+_TWO_GONE = (
+    'f = [os.open(name, os.O_WRONLY | os.O_CREAT) for name in "ab"]; os.unlink("a"); os.unlink("b"); '
+    "[os.write(each, bytes(700_000)) for each in f]"
+)
 TAKE = {
     "bytes in a file": f"{_FILL} > big; sleep 5",
     "bytes below a path that is longer than the kernel takes": (
@@ -116,19 +188,26 @@ TAKE = {
         'open("big", "wb").write(bytes(3_000_000))\'; sleep 5'
     ),
     "bytes in a locked folder": f"mkdir l; {_FILL} > l/big; chmod 0 l; sleep 5",
-    "bytes in a file that is deleted and open": f"exec 5> gone; rm gone; {_FILL} >&5; sleep 20; echo NOT'TENANT_STOPPED'",
+    "bytes in a file that is deleted and open": f"exec 5> gone; rm gone; {_FILL} >&5; sleep 20; echo NOT'STOPPED'",
     "bytes in a file that is deleted and open in a grandchild": (
-        f"(exec 5> gone; rm gone; {_FILL} >&5; exec setsid sleep 20) & sleep 20; echo NOT'TENANT_STOPPED'"
+        f"(exec 5> gone; rm gone; {_FILL} >&5; exec setsid sleep 20) & sleep 20; echo NOT'STOPPED'"
     ),
     "bytes in files that are deleted and mapped": (
         f"{PYTHON} -c 'import mmap, os, time\nmaps = []\nfor n in range(3):\n"
         '    f = os.open("gone", os.O_RDWR | os.O_CREAT)\n    os.unlink("gone")\n'
         "    os.truncate(f, 600_000)\n    maps.append(mmap.mmap(f, 600_000))\n    os.close(f)\n"
-        '    maps[-1].write(b"x" * 600_000)\ntime.sleep(20)\nprint("NOT" + "TENANT_STOPPED")\''
+        '    maps[-1].write(b"x" * 600_000)\ntime.sleep(20)\nprint("NOT" + "STOPPED")\''
     ),
     "bytes in a program that cannot be looked into": (
         "cp $(command -v sleep) s; exec 5> gone; rm gone; "
-        f"{_FILL} >&5; chmod 111 s; exec ./s 20; echo NOT'TENANT_STOPPED'"
+        f"{_FILL} >&5; chmod 111 s; exec ./s 20; echo NOT'STOPPED'"
+    ),
+    "bytes in a deleted file of a process whose first thread has ended": (
+        f"{PYTHON} -c '" + _FIRST_THREAD_ENDS.format(_TWO_GONE, 20) + "' & sleep 20"
+    ),
+    "bytes in a deleted file that one thread has for itself": (
+        f"{PYTHON} -c 'import ctypes, os, threading, time\ndef work():\n    ctypes.CDLL(None).unshare(0x400)\n"
+        f"    {_TWO_GONE}; time.sleep(20)\nthreading.Thread(target=work).start()'; echo NOT'STOPPED'"
     ),
     "bytes in holes": "truncate -s 600000 a b c; sleep 5",
     "files without bytes": "for n in $(seq 400); do : > f$n; done; sleep 5",
@@ -142,7 +221,7 @@ USE = {
         "GOTTHERE",
     ),
     "more processes than it may": (
-        "n=0; while [ $n -lt 400 ]; do sleep 3 & n=$((n+1)); done 2>/dev/null; echo STARTED $(ls -d /proc/[0-9]* | wc -l)",
+        "n=0; while [ $n -lt 400 ]; do sleep 9 & n=$((n+1)); done 2>/dev/null; sleep 3; echo STARTED $(ls -d /proc/[0-9]* | wc -l)",
         r"STARTED (?:[3-9]\d\d|\d{4})",
     ),
     "more memory than it may, in many processes": (
@@ -160,6 +239,39 @@ USE = {
         "test $(du -sm /tmp /dev/shm | cut -f1 | paste -sd+ | sed 's/$/+0/' | tr + '\\n' | sort -n | tail -1) -gt 70 && echo GOT'THERE'",
         "GOTTHERE",
     ),
+    "more memory than it may, in attributes of a file": (
+        f'{PYTHON} -c \'import os, time\nopen("/tmp/x", "w")\nfor n in range(12_000):\n'
+        '    os.setxattr("/tmp/x", f"user.{n}", bytes(60_000))\ntime.sleep(1)\nprint("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
+    "more memory than it may, in a file system of its own": (
+        "unshare -Urm sh -c 'mount -t tmpfs none /tmp && head -c 700M /dev/zero > /tmp/a && sleep 1 && echo GOT\"THERE\"'",
+        "GOTTHERE",
+    ),
+    "more memory than it may, in files on their way through a socket": (
+        f"{PYTHON} -c 'import array, os, socket, time\na, b = socket.socketpair()\nfor n in range(3):\n"
+        '    f = os.memfd_create("m")\n    for i in range(300): os.write(f, bytes(1 << 20))\n'
+        '    a.sendmsg([b"x"], [(1, 1, array.array("i", [f]))])\n    os.close(f)\ntime.sleep(1)\nprint("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
+    "more memory than it may, shared and not looked at": (
+        f"n=0; while [ $n -lt 3 ]; do {PYTHON} -c 'import mmap, time\nm = mmap.mmap(-1, 300 << 20)\nfor i in range(300):\n"
+        "    m[i << 20 : i + 1 << 20] = bytes(1 << 20); m.madvise(mmap.MADV_DONTNEED)\ntime.sleep(3)\n"
+        'print("GOT" + "THERE")\' & n=$((n+1)); done; wait',
+        "GOTTHERE",
+    ),
+    "more memory than it may, in processes whose first thread has ended": (
+        f"n=0; while [ $n -lt 6 ]; do {PYTHON} -c '"
+        + _FIRST_THREAD_ENDS.format("x = bytearray(200 << 20)", 3)
+        + "' & n=$((n+1)); done; wait; sleep 5",
+        "GOTTHERE",
+    ),
+    "more watches of epoll than it may, of which its user has a number": (
+        f"{PYTHON} -c 'import os, select, time\nfiles = [os.pipe()[0] for n in range(50)]\nsets = [select.epoll() for n in range(60)]\n"
+        "for n in range(200, 210):\n    for f in files:\n        os.dup2(f, n)\n        for s in sets: s.register(n)\n"
+        'time.sleep(3)\nprint("GOT" + "THERE")\'',
+        "GOTTHERE",
+    ),
     "memory that belongs to no process": (
         f"{PYTHON} -c 'import ctypes\nl = ctypes.CDLL(None)\nl.shmat.restype = ctypes.c_void_p\n"
         "l.shmdt.argtypes = [ctypes.c_void_p]\nfor n in range(6):\n    i = l.shmget(0, 150 << 20, 0o1600)\n"
@@ -171,11 +283,35 @@ USE = {
         f'{PYTHON} -c \'import os\ntry:\n    f = os.memfd_create("m"); os.ftruncate(f, 2 << 30); print("GOT" + "THERE")\nexcept OSError: pass\'',
         "GOTTHERE",
     ),
+    "the whole disk at once, before anybody can look": (
+        f'{PYTHON} -c \'import ctypes, fcntl, os, struct\nl = ctypes.CDLL(None)\nf = os.open("f", os.O_RDWR | os.O_CREAT)\n'
+        'number = {"x86_64": 285}.get(os.uname().machine, 47)\n'
+        "size = ctypes.c_long(50 << 20)\n"
+        'if l.syscall(number, f, 0, ctypes.c_long(0), size) == 0: print("GOT" + "THERE")\n'
+        "for request in (0x40305828, 0x4030582A, 0x40305839):\n"
+        '    try: fcntl.ioctl(f, request, struct.pack("hhqqiI4i", 0, 0, 0, 50 << 20, *[0] * 6))\n'
+        '    except OSError: continue\n    print("GOT" + "THERE", request)\n\'',
+        "GOTTHERE",
+    ),
     "its time, deaf to signals": (
         "trap '' TERM INT HUP; while :; do sleep 1; done; echo GOT'THERE'",
         "GOTTHERE",
     ),
 }
+
+OUTLIVE = {
+    "as the first of its processes, in a session of its own": "exec setsid sleep @MARK@",
+    "as the first of its processes, which does not die with its parent": (
+        f"exec {PYTHON} -c 'import ctypes, os, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
+        "try: os.setsid()\nexcept OSError: pass\ntime.sleep(@MARK@)'"
+    ),
+    "in the background, in a session of its own": "setsid sleep @MARK@ & (setsid sleep @MARK@ &) ; sleep @MARK@",
+    "through the first of its processes, changed with ptrace": (
+        f'{PYTHON} -c \'import ctypes, time\nl = ctypes.CDLL(None)\nif l.ptrace(16, 1, 0, 0) == 0: print("stopped it")\n'
+        "time.sleep(@MARK@)'"
+    ),
+}
+"""Nothing of these runs when the result is there."""
 
 
 def confinements() -> list[Any]:
@@ -206,23 +342,25 @@ def outside() -> Iterator[Path]:
         yield Path(made)
 
 
+def driver(
+    as_: list[str], folder: Path, commands: list[str], way: str = "", **settings: Any
+) -> tuple[list[str], dict[str, Any]]:
+    """The command line of the driver, and what else `subprocess` needs to run it."""
+    given = {"folder": str(folder / "hub"), "commands": commands, "settings": settings}
+    given |= {"way": way} if way else {}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": ":".join(path for path in sys.path if path),
+        "HOME": "/nonexistent",
+    }
+    return [*as_, sys.executable, str(DRIVER), json.dumps(given)], {"cwd": folder, "env": environment}
+
+
 def tried(
     as_: list[str], folder: Path, commands: list[str], way: str = "", **settings: Any
 ) -> dict[str, Any]:
-    given = {"folder": str(folder / "hub"), "commands": commands, "settings": settings}
-    given |= {"way": way} if way else {}
-    ran = subprocess.run(
-        [*as_, sys.executable, str(DRIVER), json.dumps(given)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=300,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": ":".join(path for path in sys.path if path),
-            "HOME": "/nonexistent",
-        },
-    )
+    line, options = driver(as_, folder, commands, way, **settings)
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
     assert ran.returncode == 0, ran.stderr
     came: dict[str, Any] = json.loads(ran.stdout)
     assert (came["uid"] == 0) is (not as_ and os.geteuid() == 0)
@@ -275,6 +413,74 @@ def test_no_command_uses_more_of_the_machine_than_it_may(as_: list[str], way: st
         assert not re.search(never, ran["output"]), (what, ran["output"])
 
 
+@pytest.mark.parametrize("way", confinements())
+@pytest.mark.parametrize("as_", users())
+def test_no_command_outlives_its_time(as_: list[str], way: str, outside: Path) -> None:
+    mark = f"4243.{os.getpid()}"
+    commands = [command.replace("@MARK@", mark) for command in OUTLIVE.values()]
+    came = tried(as_, outside, commands, way, exec_seconds=1)["came"]
+    assert all(ran["late"] for ran in came), came
+
+    block_until(lambda: not running(mark))
+
+
+def running(mark: str) -> list[str]:
+    """The command lines of processes that have `mark` in it, but for the driver's."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            line = place.read_bytes().decode("utf-8", "replace")
+            found += [line] if mark in line and str(DRIVER) not in line else []
+    return found
+
+
+@pytest.mark.parametrize("way", confinements())
+@pytest.mark.parametrize("as_", users())
+def test_a_command_ends_when_its_hub_is_killed(as_: list[str], way: str, outside: Path) -> None:
+    """Nobody would watch what it takes of the disk and of the memory, and the hub may be back before its time is over."""
+    mark = f"4244.{os.getpid()}"
+    command = f"setsid sleep {mark} & trap '' ALRM HUP TERM; touch up; while :; do sleep {mark}; done"
+    line, options = driver(as_, outside, [command], way, exec_seconds=3600)
+    with subprocess.Popen(line, **options) as hub:
+        try:
+            block_until((outside / "hub" / "workspaces" / "t1" / "up").exists)
+            block_until(lambda: running(mark))
+        finally:
+            hub.kill()
+    block_until(lambda: not running(mark))
+
+
+@pytest.mark.parametrize("way", confinements())
+@pytest.mark.parametrize("as_", users())
+def test_a_command_that_does_odd_things_is_no_reason_to_end_it(
+    as_: list[str], way: str, outside: Path
+) -> None:
+    """A process that has ended, and whose parent does not look; a folder that nobody may enter; room for a file, before it is written."""
+    dead = f"{PYTHON} -c 'import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(3)\nprint(\"fine\")'"
+    reserve = f"{PYTHON} -c 'import os\nf = os.open(\"f\", os.O_RDWR | os.O_CREAT)\nos.posix_fallocate(f, 0, 9999)\nprint(os.fstat(f).st_size)'; rm f"
+    commands = [dead, "echo mine > link; chmod 0 .", "cat link", reserve]
+    came = tried(as_, outside, commands, way)
+    assert [ran["output"] for ran in came["came"]] == ["fine\n", "", "mine\n", "9999\n"]
+    assert came["link"] == "mine\n" and came["listed"] == ["link"]
+
+
+@pytest.mark.parametrize("way", confinements())
+@pytest.mark.parametrize("as_", users())
+def test_no_program_of_a_command_lends_the_hubs_user_to_others_of_the_machine(
+    as_: list[str], way: str, outside: Path
+) -> None:
+    """The folder of the hub may be one that its operator made, and that others may enter."""
+    (outside / "hub").mkdir()
+    (outside / "hub").chmod(0o777)
+    command = "cp $(command -v id) i; chmod 6755 i; mkdir -m 7777 d; chmod 7777 ."
+    tried(as_, outside, [command], way)
+    spaces = outside / "hub" / "workspaces"
+    assert stat.S_IMODE(spaces.stat().st_mode) == 0o700, "nobody else reaches what a command made"
+    copies = spaces / ".before" / "t1"
+    for copy in (copies, copies / "i", copies / "d"):
+        assert not stat.S_IMODE(copy.stat().st_mode) & 0o7000, copy
+
+
 @pytest.mark.parametrize("as_", users())
 def test_without_namespaces_commands_run_only_with_exec_unconfined(as_: list[str], outside: Path) -> None:
     """A machine without namespaces, made by taking away the programs that would use them."""
@@ -296,7 +502,7 @@ def test_without_namespaces_commands_run_only_with_exec_unconfined(as_: list[str
 
 
 async def test_a_machine_that_has_namespaces_only_later_runs_commands_then(tmp_path: Path) -> None:
-    class Later(Process):
+    class Later(ProcessIsolation):
         tried = 0
 
         async def _works(self, way: str, folder: Path) -> bool:
@@ -349,6 +555,50 @@ def test_a_file_that_changes_within_a_tick_of_the_clock_is_copied_again(tmp_path
     workspace.save()
     (tmp_path / "t1" / "big").write_bytes(bytes(2 << 20))
     assert workspace.keep_or_restore(room) and workspace.read("f") == b"new"
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_hub_that_is_killed_while_it_restores_a_folder_loses_nothing(
+    tmp_path: Path, owner: RunAsUser | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = never = 10**9
+
+    class Killed(BaseException):
+        pass
+
+    def dies(call: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*given: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return call(*given, **options)
+
+        return done
+
+    def workspace() -> Workspace:
+        return Workspace(tmp_path / "t1", tmp_path / ".before" / "t1", limit=1 << 20, owner=owner)
+
+    for name in ("rename", "replace", "unlink", "rmdir"):
+        monkeypatch.setattr(os, name, dies(getattr(os, name)))
+    mine = dict.fromkeys(("a", "b", "d/a", "e"), b"mine")
+    for path in mine:
+        workspace().write(path, b"mine")
+    for kills in count():
+        room = workspace().save()
+        (tmp_path / "t1" / "b").write_bytes(b"theirs")
+        (tmp_path / "t1" / "d" / "a").rename(tmp_path / "t1" / "c")
+        (tmp_path / "t1" / "big").write_bytes(bytes(2 << 20))
+        left = kills
+        try:
+            workspace().keep_or_restore(room)
+            break
+        except Killed:
+            left = never
+            workspace().save()
+            found = {path: workspace().read(path) for path, _ in workspace().list()}
+            assert found == mine, f"after a kill before step {kills + 1}"
+    assert kills > 10 and os.listdir(tmp_path / ".before") == ["t1"]
 
 
 def test_a_tree_of_any_depth_is_removed(tmp_path: Path) -> None:

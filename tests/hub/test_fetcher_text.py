@@ -1,10 +1,10 @@
-"""What a page says, and how little it takes to find out."""
+"""The text of a page. `test_linear_time.py` measures what it costs to find it."""
 
 from __future__ import annotations
 
 import pytest
 
-from dragoman.hub.tools.fetcher import MAX_HTML, html_text, page_text
+from dragoman.hub.tools.fetcher import MAX_HTML_CHARACTERS, html_text, page_text
 
 
 @pytest.mark.parametrize(
@@ -21,39 +21,13 @@ from dragoman.hub.tools.fetcher import MAX_HTML, html_text, page_text
         ("1 < 2, a<3 and <3", "1 < 2, a<3 and <3"),
         ("text <a href='x", "text"),
         ("<noscript>seen, for it never ends", "seen, for it never ends"),
-        ("<ul><li>a<li>b</ul>", "a\nb"),
+        ("<ul><li>a<li>b</ul>c&nbsp;d", "a\nb\nc d"),
         ("<header>top</header>", "top"),
         ("", ""),
     ],
 )
 def test_the_text_of_a_page_has_no_markup(source: str, text: str) -> None:
     assert html_text(source) == text
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "<",
-        "<!",
-        "<!--",
-        "<![CDATA[",
-        "<?",
-        "<a ",
-        "<a x=",
-        "<a b='",
-        "</a",
-        "&#",
-        "&",
-        "<svg>",
-        "<head>",
-        "<p>",
-        "</",
-    ],
-    ids=ascii,
-)
-def test_a_page_that_is_made_to_keep_its_reader_busy_does_not(unit: str) -> None:
-    html_text(unit * 100_000)
-    html_text(unit * 100_000 + ">" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +66,4 @@ def test_a_character_is_whole_wherever_a_page_is_divided() -> None:
 
 
 def test_only_the_first_megabytes_of_a_page_are_looked_at() -> None:
-    assert len(page_text(b"word " * MAX_HTML, "text/html")) <= MAX_HTML
+    assert len(page_text(b"word " * MAX_HTML_CHARACTERS, "text/html")) <= MAX_HTML_CHARACTERS

@@ -22,7 +22,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from dragoman.hub.folder_lock import FolderLock
-FolderLock(Path(sys.argv[1])).take()
+FolderLock(Path(sys.argv[1])).acquire()
 print("taken", flush=True)
 sys.stdin.read()
 """
@@ -30,14 +30,14 @@ sys.stdin.read()
 
 def test_a_folder_that_a_hub_has_is_refused_with_who_has_it(tmp_path: Path) -> None:
     first = FolderLock(tmp_path / "hub")
-    first.take()
-    first.take()
+    first.acquire()
+    first.acquire()
     with pytest.raises(
         Unavailable, match=rf"hub is in use by another hub: process {os.getpid()} on \S+, since "
     ):
-        FolderLock(tmp_path / "hub").take()
-    first.leave()
-    FolderLock(tmp_path / "hub").take()
+        FolderLock(tmp_path / "hub").acquire()
+    first.release()
+    FolderLock(tmp_path / "hub").acquire()
 
 
 def test_a_hub_that_was_killed_has_nothing_any_more(tmp_path: Path) -> None:
@@ -47,19 +47,19 @@ def test_a_hub_that_was_killed_has_nothing_any_more(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
         with pytest.raises(Unavailable, match=f"process {holder.pid} "):
-            FolderLock(tmp_path).take()
+            FolderLock(tmp_path).acquire()
     finally:
         holder.kill()
         holder.communicate()
-    FolderLock(tmp_path).take()
+    FolderLock(tmp_path).acquire()
 
 
 def test_a_folder_whose_holder_did_not_say_who_it_is_is_refused_all_the_same(tmp_path: Path) -> None:
     holder = FolderLock(tmp_path)
-    holder.take()
+    holder.acquire()
     (tmp_path / "hub.lock").write_bytes(b"\xff{")
     with pytest.raises(Unavailable, match="in use by another hub"):
-        FolderLock(tmp_path).take()
+        FolderLock(tmp_path).acquire()
 
 
 @only_sqlite

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.agents.prompt import KEPT_MESSAGES
+from dragoman.hub.agents.prompt import RECENT_MESSAGES
 from dragoman.hub.models import ModelError, Prompt
 from tests.hub.house import SCOUT, Caller, events, house
 from tests.hub.scripted import ScriptedModel
@@ -45,7 +45,7 @@ async def test_old_messages_are_summarized_and_the_newest_stay() -> None:
         last = hub.model.prompts[-1]
         assert "[EARLIER IN THIS CONVERSATION]\n| They talked about tea." in last.messages[0].content
         assert "question 19" in last.messages[-3].content
-        assert KEPT_MESSAGES < len(last.messages) < 2 * KEPT_MESSAGES + 4
+        assert RECENT_MESSAGES < len(last.messages) < 2 * RECENT_MESSAGES + 4
         again = [prompt for prompt in hub.model.prompts if prompt.system.startswith("Sum up")]
         assert len(again) <= before + 1, "a summary is good for more than one request"
         assert any("(before that)\n| They talked" in contents(each)[0] for each in again) or len(again) == 1

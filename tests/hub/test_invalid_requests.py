@@ -12,7 +12,7 @@ import pytest
 from dragoman.hub.api import ADMIN
 from dragoman.hub.tenants.policy import matches_glob
 from dragoman.server.runtime import running
-from tests.hub.house import ON_POSTGRES, Caller, House, house
+from tests.hub.house import ON_POSTGRES, Caller, House, house, message
 
 HUGE = 2**70
 
@@ -40,6 +40,19 @@ async def test_an_inline_agent_whose_id_is_no_text_is_refused(ada: Caller, id: o
     body = {"message": "hi", "agent_def": {"id": id}}
     assert (await ada("POST", "/v1/orchestrate", body)).status == 400
     assert (await ada("POST", "/v1/agents/scout/chat", body)).status == 400
+
+
+@pytest.mark.parametrize("member", ["messageId", "contextId", "taskId"])
+async def test_an_id_in_a_message_is_a_string(ada: Caller, member: str) -> None:
+    for method in ("message/send", "message/stream"):
+        params = message("hi")
+        params["message"][member] = 5
+        assert (await ada.rpc("index", method, params)).json["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/resubscribe"])
+async def test_the_id_of_a_task_is_a_string(ada: Caller, method: str) -> None:
+    assert (await ada.rpc("index", method, {"id": 5})).json["error"]["code"] == -32602
 
 
 async def test_a_file_that_is_no_base64_is_refused(ada: Caller) -> None:
@@ -316,18 +329,43 @@ async def test_strings_of_a_body_and_parts_of_a_message_are_limited(ada: Caller)
             )
             for query, why in (
                 ("limit=0", "limit must be at least 1"),
-                ("limit=-1", "limit must be a number"),
-                ("limit=many", "limit must be a number"),
+                ("limit=-1", "limit must be a whole number that is not negative"),
+                ("limit=many", "limit must be a whole number that is not negative"),
                 ("limits=3", "did you mean 'limit'?"),
                 ("colour=red", "there is no parameter 'colour' here"),
+                ("limits=", "did you mean 'limit'?"),
+                ("colour", "there is no parameter 'colour' here"),
             )
         ),
-        ("/v1/conversations?before_updated_at=yesterday", "before_updated_at must be a number"),
+        ("/v1/conversations?before_updated_at=yesterday", "before_updated_at must be a whole number"),
         ("/v1/requests/x/events?since=3", "did you mean 'since_seq'?"),
+        ("/v1/requests?limit=1&limit=2", "limit is there more than once"),
     ],
 )
-async def test_a_query_that_would_be_ignored_is_refused(path: str, why: str) -> None:
-    async with house() as hub:
-        acme = await hub.tenant("acme")
-        refused = await acme("GET", path)
-        assert refused.status == 400 and why in refused.json["error"], refused.body
+async def test_a_query_that_would_be_ignored_is_refused(ada: Caller, path: str, why: str) -> None:
+    refused = await ada("GET", path)
+    assert refused.status == 400 and why in refused.json["error"], refused.body
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/conversations/bridges",
+        "/v1/schedules/-1",
+        "/v1/runs/1.5",
+        "/v1/memory/entries/x",
+        "/v1/artifacts/x",
+    ],
+)
+async def test_an_id_that_is_no_number_is_not_found_and_named(ada: Caller, path: str) -> None:
+    missing = await ada("GET", path)
+    assert missing.status == 404, missing.body
+    assert missing.json["error"].startswith(f"there is nothing with the id '{path.rpartition('/')[2]}'")
+
+
+@pytest.mark.parametrize(
+    "body", [{"channel": "c" * 70_000}, {"agent": "a" * 70_000, "agent_def": {"id": "x"}}]
+)
+async def test_a_refusal_does_not_repeat_a_long_value(ada: Caller, body: dict[str, str]) -> None:
+    refused = await ada("POST", "/v1/orchestrate", {"message": "hello", **body})
+    assert refused.status == 400 and len(refused.body) < 1000

@@ -17,7 +17,7 @@ from dragoman import Agent
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from tests.hub.house import rows_of
 from tests.hub.killing import ADMIN, Process, call, listen, recorded
-from tests.serving import lasting_port
+from tests.ports import free_port
 from tests.waiting import until
 
 WORDS = INTERRUPTED.removeprefix("ERR: ")
@@ -213,7 +213,7 @@ async def serving(app: Any, port: int) -> AsyncIterator[None]:
 @pytest.fixture
 def port(tmp_path: Path) -> int:
     """Where the remote called `weather` is."""
-    port = lasting_port()
+    port = free_port()
     entry = {"url": f"http://127.0.0.1:{port}/", "allow_private": True}
     (tmp_path / "a2a_agents.json").write_bytes(msgspec.json.encode({"agents": {"weather": entry}}))
     return port

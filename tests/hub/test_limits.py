@@ -9,23 +9,30 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dragoman.agent.agent import Agent
+from dragoman.engine.protocols import Lease
+from dragoman.engine.turn import Turn
+from dragoman.errors import StoreUnavailable
 from dragoman.hub.metrics import HubMetrics
-from dragoman.hub.models import ModelError
-from dragoman.hub.models.calls import RetryingModel, respond
+from dragoman.hub.models import ModelError, Usage
+from dragoman.hub.models.calls import respond
 from dragoman.hub.models.hosted import HostedModel
+from dragoman.hub.models.prices import Price
+from dragoman.hub.models.providers import RetryingModel
 from dragoman.hub.store.database import Transaction, open_database
 from dragoman.hub.store.requests import IdempotencyKeys
+from dragoman.hub.tenants import admission
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.scripted import ScriptedModel
 from tests.hub.test_models import BUSY, DOWN, prompt
-from tests.waiting import until
+from tests.waiting import elapse, until
 
 
 async def test_a_key_is_good_for_a_day_and_then_new_again(tmp_path: Path) -> None:
     async with house(["one", "two"], folder=tmp_path) as hub:
         acme, now = await hub.tenant("acme"), [1_000_000.0]
-        hub.hub.keys = IdempotencyKeys(hub.hub.database, clock=lambda: now[0])
+        hub.hub.idempotency_keys = IdempotencyKeys(hub.hub.database, clock=lambda: now[0])
         said = []
         for later in (0, 86_399, 2, 0):
             now[0] += later
@@ -70,11 +77,153 @@ async def test_a_key_whose_request_is_forgotten_begins_another(tmp_path: Path) -
     async with house(["one", "two"], folder=tmp_path) as hub:
         acme = await hub.tenant("acme")
         body = {"message": "go"}
-        await hub.hub.keys.claim(acme.tenant.id, "k", "gone")
+        await hub.hub.idempotency_keys.claim(acme.tenant.id, "k", "gone")
         await hub.hub.requests.store(acme.tenant.id, "gone", "index", via="native")
         for expected in ("one", "one"):
             received = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
             assert received[-1][1]["content"] == expected
+
+
+async def test_a_request_that_a_limit_refuses_stores_no_key(tmp_path: Path) -> None:
+    async with house(lambda prompt: "hi", folder=tmp_path, rate_per_min=1) as hub:
+        acme, body = await hub.tenant("acme"), {"message": "go"}
+        first = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))[0][1]["request_id"]
+        for n in range(3):
+            assert (await acme("POST", "/v1/orchestrate", body, idempotency_key=f"k{n}")).status == 429
+        assert [row["key"] for row in await hub.hub.database.all("select key from idempotency_keys")] == ["k"]
+        again = events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k"))
+        assert again[0][1]["request_id"] == first, "it starts nothing"
+        await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"rate_per_min": 0})
+        assert events(await acme("POST", "/v1/orchestrate", body, idempotency_key="k1"))[-1][1]["ok"]
+        await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}/policy", {"tokens_per_day": 1})
+        assert (await acme("POST", "/v1/orchestrate", body, idempotency_key="k2")).status == 429
+        assert len(await hub.hub.database.all("select key from idempotency_keys")) == 2
+
+
+async def test_a_request_that_does_not_go_on_after_the_database_was_away_gives_its_slot_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "STARTING_CHECK_SECONDS", 0.01)
+    agent, away, retried = Agent("a"), [StoreUnavailable("the database is away")], asyncio.Event()
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        if away:
+            raise away.pop()
+        return "done"
+
+    async with house(code=[agent], max_concurrent=1) as hub:
+        acme, runner, leases = await hub.tenant("acme"), hub.hub.engine.runner, list[Lease]()
+        retry, runs = runner.retry, runner.runs
+
+        def retry_later(lease: Lease) -> None:
+            leases.append(lease)
+            retried.set()
+
+        monkeypatch.setattr(runner, "retry", retry_later)
+        monkeypatch.setattr(runner, "runs", lambda *what: bool(leases) or runs(*what))
+        first = acme.open("POST", "/v1/agents/a/chat", {"message": "go"})
+        await retried.wait()
+        await elapse(0.05)
+        assert len(hub.hub.quotas.of(acme.tenant.key)) == 1, "it is about to run"
+        (asked,) = (await acme("GET", "/v1/requests")).json["requests"]
+        canceling = acme.open("POST", f"/v1/requests/{asked['request_id']}/cancel")
+        log = hub.hub.store.scope(leases[0].scope)
+
+        async def is_canceled() -> bool:
+            return (await log.load(leases[0].task)).canceling is not None
+
+        await until(is_canceled)
+        retry(leases.pop())
+        assert (await canceling.end()).status == 200 and not events(await first.end())[-1][1]["ok"]
+        await until(lambda: not hub.hub.quotas.of(acme.tenant.key))
+        assert (await acme.ask("go", "/v1/agents/a/chat"))[-1][1]["ok"]
+
+
+@pytest.mark.parametrize("away_at", ["the tenant", "the agent"])
+async def test_a_request_that_waits_for_the_database_keeps_its_slot(
+    monkeypatch: pytest.MonkeyPatch, away_at: str
+) -> None:
+    agent, away, retried = Agent("a"), [StoreUnavailable("the database is away")], asyncio.Event()
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        if away:
+            raise away.pop()
+        return "done"
+
+    async with house(code=[agent], max_concurrent=1) as hub:
+        acme, runner = await hub.tenant("acme"), hub.hub.engine.runner
+        find, retry, leases = hub.hub.tenants.find_active, runner.retry, list[Lease]()
+
+        async def find_later(*what: Any, **options: Any) -> Any:
+            if runner.running and away:
+                raise away.pop()
+            return await find(*what, **options)
+
+        def retry_later(lease: Lease) -> None:
+            leases.append(lease)
+            retried.set()
+
+        monkeypatch.setattr(runner, "retry", retry_later)
+        monkeypatch.setattr(hub.hub.quotas, "runs_here", lambda *what: True)
+        if away_at == "the tenant":
+            monkeypatch.setattr(hub.hub.tenants, "find_active", find_later)
+        first = acme.open("POST", "/v1/agents/a/chat", {"message": "go"})
+        async with asyncio.timeout(20):
+            await retried.wait()
+        refused = await acme("POST", "/v1/agents/a/chat", {"message": "go"})
+        assert (refused.status, refused.json["reason"]) == (429, "concurrent_request_limit")
+        retry(leases.pop())
+        assert events(await first.end())[-1][1]["ok"]
+        assert (await acme.ask("go", "/v1/agents/a/chat"))[-1][1]["ok"], "the slot is free again"
+        assert hub.hub.quotas.of(acme.tenant.key) == {}
+
+
+@pytest.mark.parametrize(("agent", "text"), [("nobody", "hi"), ("index", "")])
+async def test_a_message_that_nobody_can_answer_counts_as_a_read(agent: str, text: str) -> None:
+    async with house(reads_per_min=2) as hub:
+        acme = await hub.tenant("acme")
+        sent = [await acme.rpc(agent, "message/send", message(text)) for _ in range(3)]
+        assert [each.status for each in sent] == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/orchestrate", b"{"),
+        ("/v1/orchestrate", {"message": 5}),
+        ("/v1/orchestrate", {"message": "hi", "agent": "nobody"}),
+        ("/v1/orchestrate", {"message": "hi", "agent_def": {"id": "a b"}}),
+        ("/v1/agents/nobody/chat", {"message": "hi"}),
+        ("/v1/conversations/77/messages", {"message": "hi"}),
+        ("/v1/events", {"type": " "}),
+    ],
+)
+async def test_a_native_request_that_is_refused_counts_as_a_read(path: str, body: Any) -> None:
+    async with house(reads_per_min=2) as hub:
+        acme = await hub.tenant("acme")
+        sent = [await acme("POST", path, body) for _ in range(3)]
+        assert [each.status for each in sent][2] == 429 and sent[2].json["reason"] == "read_limit"
+        assert all(400 <= each.status < 500 and each.status != 429 for each in sent[:2])
+
+
+async def test_a_native_request_that_a_token_may_not_make_counts_as_a_read() -> None:
+    async with house(reads_per_min=2) as hub:
+        acme = await hub.tenant("acme")
+        made = await hub.hub.tenants.tokens.create(acme.tenant.id, "reader", "read", actor="test")
+        reader = acme.__class__(hub.app, made[1], acme.tenant)
+        sent = [await reader("POST", "/v1/orchestrate", {"message": "hi"}) for _ in range(3)]
+        assert [each.status for each in sent] == [403, 403, 429]
+
+
+async def test_a_request_that_its_own_limit_refuses_is_no_read() -> None:
+    async with house(lambda prompt: "ok", reads_per_min=2, rate_per_min=1) as hub:
+        acme = await hub.tenant("acme")
+        for _ in range(5):
+            last = await acme("POST", "/v1/orchestrate", {"message": "hi"})
+        assert last.json["reason"] == "rate_limit"
+        assert (await acme("GET", "/v1/agents")).status == 200
 
 
 async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
@@ -82,11 +231,13 @@ async def test_a_provider_that_is_none_is_counted_without_its_name() -> None:
         raise LookupError("UnsupportedProviderError")
 
     metrics = HubMetrics()
-    model = RetryingModel(HostedModel("openai/x", completion=completion), waits=(), counted=metrics.provider)
+    model = RetryingModel(
+        HostedModel("openai/x", completion=completion), waits=(), count=metrics.count_provider
+    )
     for name in ("made-up/x", "also made up", "mistral/y", ""):
         with pytest.raises(ModelError):
             [event async for event in model.respond(replace(prompt("hi"), model=name))]
-    text = metrics.text({}).decode()
+    text = metrics.render({}).decode()
     counted = {line.partition("{")[2] for line in text.splitlines() if "provider_calls_total{" in line}
     assert counted == {'provider="unknown"} 2', 'provider="mistral"} 1', 'provider="openai"} 1'}
 
@@ -99,10 +250,10 @@ async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() 
 
     refused = ModelError("invalid_request", "no")
     inner = ScriptedModel([BUSY, DOWN, "Fine.", refused, "Also fine.", DOWN, DOWN, DOWN])
-    model = RetryingModel(inner, sleep=sleep, threshold=1, counted=metrics.provider)
+    model = RetryingModel(inner, sleep=sleep, max_failures=1, count=metrics.count_provider)
     for name in ("p/m", "p/m", "", "q/m", "q/m"):
         await respond(model, prompt(model=name))
-    text = metrics.text({}).decode()
+    text = metrics.render({}).decode()
     for line in (
         'calls_total{provider="p"} 4',
         'retries_total{provider="p"} 2',
@@ -116,14 +267,28 @@ async def test_calls_of_models_are_counted_by_provider_and_by_how_they_failed() 
         assert f"dragoman_hub_provider_{line}\n" in text
 
 
-async def test_the_numbers_are_the_same_at_both_places_and_name_no_tenant() -> None:
-    async with house(["hi"], metrics_token="m-1") as hub:
+def test_large_numbers_in_the_metrics_have_all_their_digits() -> None:
+    metrics = HubMetrics()
+    metrics.count("tokens_total", 12_345_678)
+    metrics.count("cost_total", 0.25)
+    lines = metrics.render({}).decode().splitlines()
+    assert {"dragoman_hub_tokens_total 12345678", "dragoman_hub_cost_total 0.25"} <= set(lines)
+
+
+async def test_the_numbers_are_the_same_at_both_places_and_name_no_tenant_agent_or_model() -> None:
+    reply = ("hi", Usage(input_tokens=7, output_tokens=2))
+    price = {"secret/*": Price(input=1.0, output=1.0)}
+    async with house([reply] * 2, metrics_token="m-1", prices=price) as hub:
         acme = await hub.tenant("acme")
         await acme.rpc("index", "message/send", message("hi"))
+        spy = {"id": "merger-with-umbrella", "model": "secret/finetuned"}
+        await acme.ask("hi", "/v1/agents/merger-with-umbrella/chat", agent_def=spy)
         public = await hub.nobody("GET", "/v1/metrics")
         own = await hub.nobody("GET", "/metrics", authorization="Bearer m-1")
         assert own.status == 200 and own.body == public.body
         assert b'requests_started_total{route="a2a",tenant="1"} 1' in own.body and b"acme" not in own.body
+        assert b'tokens_total{kind="input",tenant="1"} 14' in own.body and b"cost_total{" in own.body
+        assert b"merger" not in own.body and b"secret" not in own.body and b"index" not in own.body
         assert (await hub.nobody("GET", "/metrics", authorization="Bearer no")).status == 404
 
 

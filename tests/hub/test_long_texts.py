@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from dragoman.engine.records import Record
-from dragoman.hub.agents import routing as intent
+from dragoman.hub.agents import routing as agent_routing
 from dragoman.hub.agents.constitution import MAX_CONSTITUTION_BYTES, Constitution, Intent
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.api import about as api_about
 from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.models import ToolCall
 from dragoman.hub.models.hosted import _events
-from dragoman.hub.store import conversations
-from dragoman.hub.store import memory_search as recall
+from dragoman.hub.store import conversations, memory_search
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.database import Database, open_database
 from dragoman.hub.store.memories import _NEIGHBOURS, Memories
@@ -94,7 +93,10 @@ def _event_writer(lines: list[str]) -> tuple[HubEventWriter, Writer]:
     ]
     writer = Writer(kept)
     turn = NS(
-        n=1, task_id="t", artifact=lambda name, id: writer, _record=NS(journal=NS(snapshot=NS(artifacts={})))
+        n=1,
+        task_id="t",
+        artifact=lambda name, id: writer,
+        _recorded=NS(journal=NS(snapshot=NS(artifacts={}))),
     )
     return HubEventWriter(turn, "a", stream_id=1, relayed=True), writer  # type: ignore[arg-type]
 
@@ -142,7 +144,7 @@ async def _talk(database: Database, texts: list[str]) -> int:
     talk = Conversations(database)
     made = await talk.create(tenant.id)
     for n, text in enumerate(texts):
-        await talk.add_question(made.id, f"r{n}", text)
+        await talk.add_question(tenant.id, made.id, f"r{n}", text)
     return made.id
 
 
@@ -165,7 +167,7 @@ async def test_messages_are_read_in_bounded_pieces(
 async def test_unanswered_messages_are_found_without_reading_the_others(database: Database) -> None:
     id = await _talk(database, ["x"] * 3)
     assert await Conversations(database).unanswered(id) == ["r0", "r1", "r2"]
-    plan = await database.all(f"explain query plan {conversations._OPEN}", (id,))
+    plan = await database.all(f"explain query plan {conversations._UNANSWERED}", (id,))
     assert "INDEX messages_unanswered" in plan[0]["detail"]
 
 
@@ -178,9 +180,9 @@ async def test_neighbours_of_an_entry_are_found_with_indexes(database: Database)
         await memories.relate(
             tenant.id, *((hub.id, "refines", other.id) if n % 2 else (other.id, "refines", hub.id))
         )
-    near = await memories.around(tenant.id, hub.id, depth=2, limit=50)
+    near = await memories.related_entries(tenant.id, hub.id, depth=2, limit=50)
     assert len(near) == 50 and {distance for distance, _ in near} == {1}
-    first = await memories.around(tenant.id, near[0][1].id, depth=2, limit=10)
+    first = await memories.related_entries(tenant.id, near[0][1].id, depth=2, limit=10)
     assert first[0] == (1, hub) and {distance for distance, _ in first[1:]} == {2} and len(first) == 10
     plan = await database.all(f"explain query plan {_NEIGHBOURS}", (1, 1))
     assert not [row["detail"] for row in plan if row["detail"].startswith("SCAN")]
@@ -195,11 +197,12 @@ async def test_words_are_counted_off_the_event_loop(
         seen.append((threading.current_thread().name, len(text)))
         return set(text.split())
 
-    monkeypatch.setattr(intent, "_words", counted)
-    monkeypatch.setattr(recall, "_words", lambda text: list(counted(text)))
-    await intent.resolve("word " * 1_000_000, [Constitution(id="a")], Intent(mode="heuristic"), "", None)  # type: ignore[arg-type]
+    monkeypatch.setattr(agent_routing, "_stems", counted)
+    monkeypatch.setattr(memory_search, "_words", lambda text: list(counted(text)))
+    agents, intent = [Constitution(id="a")], Intent(mode="heuristic")
+    await agent_routing.choose_agent("word " * 1_000_000, agents, intent, "", None)  # type: ignore[arg-type]
     tenant, _ = await Tenants(database).add("acme")
-    await Memories(database).search(tenant.id, recall.MemorySearch(query="word " * 1_000_000))
+    await Memories(database).search(tenant.id, memory_search.MemorySearch(query="word " * 1_000_000))
     assert threading.main_thread().name not in {name for name, _ in seen}
     assert len(seen) == 4 and max(length for _, length in seen) <= 64 * 1024
 
@@ -232,9 +235,9 @@ async def test_a_request_is_described_and_its_query_read_once(monkeypatch: pytes
     def count(module: Any, name: str) -> None:
         real = getattr(module, name)
 
-        def counted(*given: Any) -> Any:
+        def counted(*given: Any, **options: Any) -> Any:
             counts[name] += 1
-            return real(*given)
+            return real(*given, **options)
 
         monkeypatch.setattr(module, name, counted)
 

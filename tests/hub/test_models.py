@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from types import SimpleNamespace as NS
 from typing import Any
@@ -22,13 +23,13 @@ from dragoman.hub.models import (
     ToolCall,
     ToolSpec,
     Usage,
-    traits_of,
 )
 from dragoman.hub.models import local as local_models
-from dragoman.hub.models.calls import ModelByProvider, RetryingModel, respond
-from dragoman.hub.models.hosted import HostedModel, missing_key
+from dragoman.hub.models.calls import respond
+from dragoman.hub.models.hosted import HostedModel, find_missing_key
 from dragoman.hub.models.local import EchoModel, EmbeddedModel
-from dragoman.hub.settings import KEYS, Settings, settings
+from dragoman.hub.models.providers import ModelByProvider, RetryingModel
+from dragoman.hub.settings import PROVIDER_KEYS, Settings, load_settings
 from dragoman.model.task import ArtifactUpdate, TaskState
 from dragoman.stores import open_store
 from tests.hub.conftest import House, say
@@ -179,7 +180,7 @@ async def test_a_model_is_chosen_by_its_provider() -> None:
 async def test_each_model_says_whether_it_calls_tools() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]))
     model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "local": ScriptedModel([])}))
-    assert [traits_of(model, name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
+    assert [model.traits(name).tools for name in ("", "openai/y", "local/z")] == [True, True, False]
 
 
 async def test_how_a_model_is_prompted_is_chosen_by_the_model_and_not_by_the_hub() -> None:
@@ -189,14 +190,14 @@ async def test_how_a_model_is_prompted_is_chosen_by_the_model_and_not_by_the_hub
     small = EchoModel()
     model = RetryingModel(ModelByProvider({"*": hosted, "": hosted, "embedded": small}))
     names = ("", "openai/y", "ollama/qwen", "groq/llama-9", "groq/other", "ollama/tiny", "embedded")
-    traits = [traits_of(model, name) for name in names]
+    traits = [model.traits(name) for name in names]
     assert [each.tools for each in traits] == [True, True, False, False, True, False, False]
     assert [each.plain for each in traits] == [False, False, False, False, False, True, True]
 
 
 async def test_all_models_write_commands_as_text_if_the_hub_says_so() -> None:
     hosted = HostedModel("openai/x", completion=Provider([]), text_commands=["*"])
-    assert not traits_of(hosted, "").tools and not traits_of(hosted, "mistral/y").tools
+    assert not hosted.traits("").tools and not hosted.traits("mistral/y").tools
 
 
 @pytest.mark.parametrize(
@@ -204,10 +205,10 @@ async def test_all_models_write_commands_as_text_if_the_hub_says_so() -> None:
     [({}, ()), ({"text_commands": True}, ("*",)), ({"text_commands": ["ollama"]}, ("ollama",))],
 )
 def test_text_commands_are_for_some_models_or_for_all(given: dict[str, Any], models: tuple[str]) -> None:
-    assert settings(given, environment={}).text_commands == models
-    on = settings(environment={"DRAGOMAN_TEXT_COMMANDS": "true"})
+    assert load_settings(given, environment={}).text_commands == models
+    on = load_settings(environment={"DRAGOMAN_TEXT_COMMANDS": "true"})
     assert on.text_commands == ("*",)
-    assert settings({"text_commands": ["a", "*"]}, environment={}).text_commands == ("a", "*")
+    assert load_settings({"text_commands": ["a", "*"]}, environment={}).text_commands == ("a", "*")
 
 
 class SmallAndLarge:
@@ -243,8 +244,8 @@ def test_a_hub_with_the_embedded_model_reaches_the_models_that_constitutions_nam
     if not local_models.available():
         pytest.skip("no embedded model is installed")
     model = choose_model(Settings(model="embedded"))
-    assert traits_of(model, "").plain and traits_of(model, "embedded").plain
-    named = traits_of(model, "openai/x")
+    assert model.traits("").plain and model.traits("embedded").plain
+    named = model.traits("openai/x")
     assert (named.name, named.tools, named.plain) == ("openai/x", True, False)
 
 
@@ -308,11 +309,60 @@ async def test_a_request_that_is_refused_for_another_reason_is_not_repeated() ->
     assert (reply.error_code, asked) == ("invalid_request", 1)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.filterwarnings("ignore:Provider-specific exceptions")
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_the_library_of_a_provider_repeats_no_call_by_itself(provider: str) -> None:
+    pytest.importorskip(provider)
+    asked = 0
+
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(fail, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        model = HostedModel(f"{provider}/x", api_base=url, api_key="k")
+        reply = await respond(model, prompt(model=""))
+    assert (reply.error_code, asked) == ("provider_error", 1)
+
+
+@pytest.mark.filterwarnings("ignore:Provider-specific exceptions")
+async def test_a_call_is_repeated_when_its_provider_says_unless_that_is_late() -> None:
+    pytest.importorskip("openai")
+    waits, said = [], ["7", "1", "9999"]
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"(?i)content-length: (\d+)", head)[1]))  # type: ignore[index]
+        after = said.pop(0)
+        writer.write(
+            b"HTTP/1.1 429 Busy\r\nRetry-After: %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            % after.encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        model = RetryingModel(
+            HostedModel("openai/x", api_base=url, api_key="k"), waits=(2.0,) * 9, sleep=sleep
+        )
+        reply = await respond(model, prompt(model=""))
+    assert (reply.error_code, waits, said) == ("rate_limited", [7.0, 2.0], [])
+
+
+@pytest.mark.parametrize("key", PROVIDER_KEYS)
 def test_the_default_model_of_a_key_is_one_of_a_provider_that_takes_this_key(key: str) -> None:
-    model = settings({}, environment={key: "x"}).model
-    assert model == KEYS[key] and traits_of(HostedModel(model), "").known
-    assert missing_key(model, {key: "x"}) == ""
+    model = load_settings({}, environment={key: "x"}).model
+    assert model == PROVIDER_KEYS[key] and HostedModel(model).traits("").known
+    assert find_missing_key(model, {key: "x"}) == ""
 
 
 async def test_a_hub_offers_tools_to_models_that_call_them_and_commands_to_the_others() -> None:

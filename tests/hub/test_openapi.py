@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from dragoman.agent.agent import Agent
 from dragoman.server.runtime import running
 from tests.hub import openapi_check
 from tests.hub.house import ADMIN, SCOUT, Caller, House, house
+from tests.serving import in_thread
 
 
 async def test_every_operation_says_what_it_answers() -> None:
@@ -179,6 +178,38 @@ async def everything(hub: House, acme: Caller) -> None:
     await admin("GET", "/v1/admin/deletions")
 
 
+async def test_the_headers_that_an_operation_reads_are_in_the_document() -> None:
+    async with house() as hub:
+        paths = (await hub.nobody("GET", "/v1/openapi.json")).json["paths"]
+    for path, header in (
+        ("/v1/requests/{id}/events", "Last-Event-ID"),
+        ("/v1/notifications/stream", "Last-Event-ID"),
+        ("/v1/artifacts/{aid}/raw", "If-None-Match"),
+        ("/v1/conversations/{id}/artifacts/{aid}/raw", "If-None-Match"),
+    ):
+        named = [each["name"] for each in paths[path]["get"]["parameters"] if each["in"] == "header"]
+        assert named == [header], path
+
+
+async def test_a_body_may_be_empty_where_the_document_says_so() -> None:
+    async with house() as hub:
+        acme, _ = await hub.tenant("acme"), await hub.tenant("scout")
+        document = (await hub.nobody("GET", "/v1/openapi.json")).json
+        await acme("POST", "/v1/agents", SCOUT)
+        for path, operations in document["paths"].items():
+            for method in operations.keys() - {"parameters"}:
+                body = operations[method].get("requestBody", {"content": {}})
+                if "application/json" not in body["content"]:
+                    continue
+                who = hub.admin if path.startswith("/v1/admin") else acme
+                answer = await who(
+                    method.upper(), path.replace("{tenant}", "scout").replace("{id}", "scout"), b""
+                )
+                empty = answer.status == 400 and answer.json["error"] == "the body is empty"
+                assert empty == body["required"], (method, path, answer.body)
+        assert (await acme("GET", "/v1/agents/scout")).json["goal"] == SCOUT["goal"]
+
+
 async def test_every_answer_is_as_the_document_says() -> None:
     before = set(openapi_check.checked)
     openapi_check.checked.clear()
@@ -226,6 +257,39 @@ async def test_every_refusal_has_the_one_shape(method: str, path: str, body: Any
         assert limited.status == 401 and set(limited.json) <= {"error", "reason", "fields"}
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/todos", {"subject": 7}, "subject"),
+        ("/v1/memory/entries", {"type": "project", "title": "t", "tags": ["a", 1]}, "tags[1]"),
+        ("/v1/tokens", {"name": "ci", "scope": "all"}, "scope"),
+        ("/v1/todos", {}, "subject"),
+    ],
+)
+async def test_a_refusal_names_the_member_that_is_wrong(path: str, body: Any, field: str) -> None:
+    async with house() as hub:
+        refused = await (await hub.tenant("acme"))("POST", path, body)
+        assert refused.status == 400 and [each["field"] for each in refused.json["fields"]] == [field]
+        assert refused.json["error"].startswith(f"{field} ") or refused.json["error"].startswith(f"{field}: ")
+
+
+async def test_a_refusal_names_a_member_that_is_unknown() -> None:
+    async with house() as hub:
+        await hub.tenant("acme")
+        refused = await hub.admin("PATCH", "/v1/admin/tenants/acme", {"disbaled": True})
+        assert refused.status == 400
+        assert refused.json == {
+            "error": "disbaled is unknown",
+            "fields": [{"field": "disbaled", "reason": "is unknown"}],
+        }
+
+
+async def test_a_refusal_of_a_value_without_a_name_names_the_body() -> None:
+    async with house() as hub:
+        refused = await (await hub.tenant("acme"))("POST", "/v1/agents", b'{"id": "x", "budget": 1e400}')
+        assert refused.status == 400 and refused.json == {"error": "the body: number out of range"}
+
+
 async def test_a_refusal_for_too_many_requests_has_the_one_shape() -> None:
     async with house(lambda prompt: "Fine.", rate_per_min=1, rate_burst=1) as hub:
         acme = await hub.tenant("acme")
@@ -239,28 +303,12 @@ EXAMPLES = 3
 """For each operation: made-up requests that the document allows."""
 
 
-@contextmanager
-def served_hub() -> Iterator[tuple[str, str, Any]]:
-    """A hub in a thread of its own: its URL, the token of a tenant, and its document. Schemathesis asks, and waits for answers."""
-    ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    found: list[Any] = []
-
-    async def serve() -> None:
-        async with house(lambda prompt: "Fine.", rate_per_min=0) as hub, running(hub.app) as url:
-            acme = await hub.tenant("acme")
-            found.extend((url, acme.token, (await hub.nobody("GET", "/v1/openapi.json")).json))
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        yield found[0], found[1], found[2]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()
+@asynccontextmanager
+async def served_hub() -> AsyncIterator[tuple[str, str, Any]]:
+    """A hub: its URL, the token of a tenant, and its document."""
+    async with house(lambda prompt: "Fine.", rate_per_min=0) as hub, running(hub.app) as url:
+        acme = await hub.tenant("acme")
+        yield url, acme.token, (await hub.nobody("GET", "/v1/openapi.json")).json
 
 
 def hold_to_document(operation: Any, url: str, bearer: str) -> None:
@@ -281,7 +329,7 @@ def hold_to_document(operation: Any, url: str, bearer: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_answers_to_made_up_requests_are_as_the_document_says() -> None:
-    with served_hub() as (url, token, document):
+    with in_thread(served_hub()) as (url, token, document):
         schema = schemathesis.openapi.from_dict(document)
         for found in schema.get_all_operations():
             operation: Any = found.ok()  # type: ignore[union-attr]

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 
+from dragoman import connect
 from dragoman.agent.agent import Agent
+from dragoman.client.retry import Policy as RetryPolicy
 from dragoman.engine.turn import Turn
-from dragoman.hub.models import ModelTraits, Usage
-from dragoman.hub.models.offered import Price, Prices
-from dragoman.hub.settings import InvalidSetting, Settings, settings
+from dragoman.errors import A2AError, StoreUnavailable, TaskNotFound
+from dragoman.hub.assembly import model_names
+from dragoman.hub.models import ModelTraits, Usage, local
+from dragoman.hub.models.prices import Price, Prices
+from dragoman.hub.settings import InvalidSetting, Settings, load_settings
+from dragoman.hub.store.spending import BudgetAlert
+from dragoman.hub.tenants import admission
 from dragoman.hub.tenants.policy import Policy
+from dragoman.model.card import AgentCard, Interface
 from tests import postgres
 from tests.hub.house import SCOUT, Caller, House, house, message
 from tests.hub.scripted import ScriptedModel, by_agent
@@ -120,8 +128,25 @@ async def test_tenants_see_the_models_that_they_may_name() -> None:
         assert {"openai/default", "fast"} <= {each["id"] for each in listed}
 
 
+@pytest.mark.parametrize(
+    ("given", "may_be_named"),
+    [({"model": "openai/default"}, False), ({"model": "embedded"}, True), ({}, True)],
+)
+def test_the_model_in_the_process_may_be_named_if_it_is_the_hubs(
+    given: dict[str, Any], may_be_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "available", lambda: True)
+    names = model_names(Settings(**given))
+    assert names.allows(Policy(), local.EMBEDDED_NAME) is may_be_named
+
+
+def test_a_refusal_does_not_show_files_of_the_operator() -> None:
+    names = model_names(Settings(model="scripted:/srv/replies.json"))
+    assert "/srv" not in names.refusal(Policy(), "openai/large")
+
+
 def test_aliases_and_prices_are_read_from_the_environment_and_from_flags() -> None:
-    given = settings(
+    given = load_settings(
         {"prices": ["openai/small=0.15/0.6"], "approve": ["none"]},
         environment={
             "DRAGOMAN_MODEL_ALIASES": "fast=openai/small, wise = anthropic/big",
@@ -140,11 +165,12 @@ def test_aliases_and_prices_are_read_from_the_environment_and_from_flags() -> No
         ({"model_aliases": ["fast"]}, "NAME=VALUE"),
         ({"approve": ["/read"]}, "/read"),
         ({"prices": ["m=cheap/1"]}, "prices"),
+        ({"admin_token": "secret", "host": "0.0.0.0"}, "guessed"),
     ],
 )
 def test_an_invalid_setting_is_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidSetting, match=why):
-        settings(flags, environment={}, config="/nonexistent/dragoman.toml")
+        load_settings(flags, environment={}, config="/nonexistent/dragoman.toml")
 
 
 def test_the_settings_and_the_policy_of_the_hub_have_the_same_defaults() -> None:
@@ -178,8 +204,18 @@ async def test_an_invalid_policy_is_refused(body: Any) -> None:
     async with house([]) as hub:
         acme = await hub.tenant("acme")
         answer = await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}/policy", body)
-        assert answer.status == 400 and answer.json["error"]
+        assert answer.status == 400 and "`" not in answer.json["error"]
+        assert [each["field"] for each in answer.json.get("fields", [])] == list(
+            body if isinstance(body, dict) else []
+        )
         assert (await hub.admin("GET", f"/v1/admin/tenants/{acme.tenant.id}/policy")).json["own"] == {}
+
+
+async def test_a_member_that_a_policy_does_not_have_is_answered_with_the_nearest_one() -> None:
+    async with house([]) as hub:
+        acme = await hub.tenant("acme")
+        answer = await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}/policy", {"max_todo": 1})
+        assert answer.json["error"] == "a policy has no 'max_todo': did you mean 'max_todos'?"
 
 
 # -- budgets ---------------------------------------------------------------------------------------------------------------
@@ -270,6 +306,20 @@ async def test_an_alert_is_raised_once_at_eighty_percent_and_once_at_the_end(cap
         again.gone.set()
 
 
+@pytest.mark.parametrize(
+    ("budget", "used", "limit", "end"),
+    [
+        ("tokens", 8_000_123, 10_000_000, "8000123 of 10000000"),
+        ("cost", 1234567.891, 1500000.0, "1234567.89 of 1500000.00"),
+    ],
+)
+def test_an_alert_names_the_sums_with_all_their_digits(
+    budget: str, used: float, limit: float, end: str
+) -> None:
+    alert = BudgetAlert(tenant_id=1, day="2030-01-07", budget=budget, percent=80, used=used, limit=limit)
+    assert alert.text == f"80 % of the {budget} of 2030-01-07 are used: {end}"
+
+
 async def test_money_is_counted_by_the_prices_of_the_settings() -> None:
     prices = {"scripted": Price(input=1_000.0, output=10_000.0)}  # the hundred tokens cost 0.19
     async with house(lambda prompt: ("ok", HUNDRED), prices=prices, cost_per_day=0.3, currency="EUR") as hub:
@@ -337,6 +387,44 @@ async def test_an_interrupted_reply_counts() -> None:
         assert (await acme("GET", "/v1/policy")).json["today"]["tokens"] > 0
 
 
+async def test_what_is_used_while_the_database_is_away_counts_when_it_is_back(monkeypatch: Any) -> None:
+    monkeypatch.setattr(admission, "COUNT_RETRY_SECONDS", 0.0)
+    async with house([("ok", HUNDRED), ("ok", HUNDRED)]) as hub:
+        acme, spending, away = await hub.tenant("acme"), hub.hub.spending, [StoreUnavailable("away")] * 3
+        add = spending.add
+
+        async def add_later(*what: Any) -> Any:
+            if away:
+                raise away.pop()
+            return await add(*what)
+
+        monkeypatch.setattr(spending, "add", add_later)
+        assert (await acme.ask("one"))[-1][1]["ok"] and (await acme.ask("two"))[-1][1]["ok"]
+
+        async def tokens() -> Any:
+            return (await acme("GET", "/v1/policy")).json["today"]["tokens"]
+
+        assert await until(tokens, lambda n: n >= 200) == 200
+
+
+async def test_what_is_used_while_the_database_is_away_is_added_up_when_it_is_back(monkeypatch: Any) -> None:
+    async with house([("ok", HUNDRED), ("ok", HUNDRED)]) as hub:
+        acme, database, away = await hub.tenant("acme"), hub.hub.usages._db, [StoreUnavailable("away")]
+        run, refused = database.run, asyncio.Event()
+
+        async def run_later(work: Any, **options: Any) -> Any:
+            if away and work.__qualname__.startswith("Usages."):
+                refused.set()
+                raise away.pop()
+            return await run(work, **options)
+
+        monkeypatch.setattr(database, "run", run_later)
+        assert (await acme.ask("one"))[-1][1]["ok"]
+        await refused.wait()
+        assert (await acme.ask("two"))[-1][1]["ok"]
+        assert sum(each.calls for each in await hub.hub.usages.since(1)) == 2
+
+
 @pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
 async def test_a_budget_and_its_alerts_hold_over_all_hubs(tmp_path: Any) -> None:
     async with hubs(lambda prompt: ("ok", HUNDRED), folder=tmp_path, tokens_per_day=1000) as (one, two):
@@ -385,6 +473,87 @@ async def test_a_tenant_sees_only_the_remotes_and_mcp_servers_of_its_policy(tmp_
         assert "this hub has no remote agents" in seen and "this hub has no MCP servers" in seen
 
 
+async def test_a_browser_that_a_tenant_may_not_use_is_none_for_it(tmp_path: Any) -> None:
+    (tmp_path / "mcp_servers.json").write_text('{"servers": {"playwright": {"command": "none"}}}')
+
+    def reply(prompt: Any) -> str:
+        return "done" if "TOOL RESULTS" in prompt.messages[-1].content else "/browse https://example.com/"
+
+    async with house(reply, folder=tmp_path, mcp_servers=("files",)) as hub:
+        acme = await hub.tenant("acme")
+        assert (await acme.ask("go"))[-1][1]["ok"]
+        seen = hub.model.prompts[-1].messages[-1].content
+        assert "/browse is not available: this hub has no browser" in seen
+
+
+# -- open requests ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_has_so_many_requests_open_and_leaves_connections_to_others() -> None:
+    async with house(lambda prompt: "ok", max_open_requests=2) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        streams = [acme.open("GET", "/v1/notifications/stream") for _ in range(2)]
+        for stream in streams:
+            await stream.until(partial(_has_begun, stream))
+        refused = await acme("GET", "/v1/agents")
+        assert refused.status == 429 and refused.json["reason"] == "open_request_limit"
+        assert refused.headers["connection"] == "close"
+        assert (await acme.rpc("index", "message/send", message("hi"))).status == 429
+        assert (await acme("POST", "/v1/orchestrate", {"message": "hi"})).status == 429
+        assert (await other("GET", "/v1/agents")).status == 200
+        assert (await hub.admin("GET", "/v1/admin/tenants")).status == 200
+        streams[0].gone.set()
+        await streams[0].end()
+        assert (await acme("GET", "/v1/nothing")).status == 404
+        assert "result" in (await acme.rpc("index", "message/send", message("hi"))).json
+        await change(hub, acme, max_open_requests=0)
+        streams.append(acme.open("GET", "/v1/notifications/stream"))
+        await streams[-1].until(partial(_has_begun, streams[-1]))
+        assert (await acme("GET", "/v1/agents")).status == 200
+        for stream in streams[1:]:
+            stream.gone.set()
+            await stream.end()
+
+
+async def test_calls_over_grpc_count_as_open_requests_until_they_end() -> None:
+    pytest.importorskip("grpc")
+    hold = asyncio.Event()
+
+    async with house(
+        lambda prompt: ("wait\n", hold), grpc_port=0, public_url="http://127.0.0.1", max_open_requests=2
+    ) as hub:
+        acme, other = await hub.tenant("acme"), await hub.tenant("other")
+        card = (await acme("GET", "/v1/a2a/agents/index/agent-card.json", a2a_version="1.0")).json
+        (way,) = [each for each in card["supportedInterfaces"] if each["protocolBinding"] == "GRPC"]
+        where = Interface(url=way["url"], protocol_binding="GRPC", protocol_version="1.0", tenant="index")
+        index = AgentCard(name="index", supported_interfaces=(where,))
+        async with (
+            connect(index, credentials=acme.token, policy=RetryPolicy(attempts=1)) as agent,
+            connect(index, credentials=other.token) as others,
+        ):
+            waiting = [asyncio.create_task(agent.send("hi")) for _ in range(2)]
+            await until(lambda: _true(len(hub.model.prompts) == 2))
+            with pytest.raises(A2AError, match="2 requests of this tenant are open already"):
+                await agent.get("nothing")
+            with pytest.raises(A2AError, match="2 requests of this tenant are open already"):
+                await agent.send("hi")
+            assert (await acme("GET", "/v1/agents")).status == 429, "with those over HTTP"
+            with pytest.raises(TaskNotFound):
+                await others.get("nothing")
+            hold.set()
+            await asyncio.gather(*waiting)
+            with pytest.raises(TaskNotFound):
+                await agent.get("nothing")
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+def _has_begun(stream: Any) -> bool:
+    return bool(stream.body)
+
+
 # -- reads -----------------------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +581,16 @@ async def test_reads_have_a_limit_of_their_own_over_both_apis() -> None:
 
 
 @pytest.mark.skipif(not postgres.available(), reason="PostgreSQL is not installed")
+async def test_a_request_that_is_repeated_with_its_key_counts_as_a_read() -> None:
+    async with house(lambda prompt: "ok", reads_per_min=2, rate_per_min=1) as hub:
+        acme = await hub.tenant("acme")
+        asked = [
+            await acme("POST", "/v1/orchestrate", {"message": "hi"}, idempotency_key="k") for _ in range(4)
+        ]
+        assert [each.status for each in asked] == [200, 200, 200, 429]
+        assert asked[3].json["reason"] == "read_limit"
+
+
 async def test_the_limit_of_reads_holds_over_all_hubs(tmp_path: Any) -> None:
     async with hubs([], folder=tmp_path, reads_per_min=6) as (one, two):
         acme = await one.tenant("acme")
@@ -493,6 +672,22 @@ async def test_a_conversation_has_so_many_messages_and_so_much_text() -> None:
         assert hub.hub.quotas.of(acme.tenant.key) == {}
 
 
+async def test_answers_that_are_still_to_come_count_as_messages_of_their_conversation() -> None:
+    hold = asyncio.Event()
+    async with house(lambda prompt: ("ok", hold), **CAPS) as hub:
+        acme = await hub.tenant("acme")
+        talk = (await acme("POST", "/v1/conversations", {})).json["id"]
+        path = f"/v1/conversations/{talk}/messages"
+        asked = [acme.open("POST", path, {"message": "hi"}) for _ in range(2)]
+        for each in asked:
+            await each.until(partial(_has_begun, each))
+        assert (await acme("POST", path, {"message": "hi"})).status == 413
+        hold.set()
+        for each in asked:
+            await each.end()
+        assert len((await acme("GET", path)).json["messages"]) == 4
+
+
 async def test_the_requests_of_a_tenant_have_so_much_room_and_another_tenant_has_its_own() -> None:
     async with house(lambda prompt: "ok", max_request_mb=1) as hub:
         acme, other = await hub.tenant("acme"), await hub.tenant("other")
@@ -516,6 +711,40 @@ async def test_the_requests_of_a_tenant_have_so_much_room_and_another_tenant_has
         assert hub.hub.quotas.of(acme.tenant.key) == {}
         await change(hub, acme, max_request_mb=0)
         assert (await acme.ask(large))[-1][1]["ok"]
+
+
+async def test_push_configs_have_room_with_the_requests_of_their_tenant() -> None:
+    async with house(lambda prompt: "ok", max_request_mb=1, push=True, allow_private=True) as hub:
+        acme = await hub.tenant("acme")
+        tasks = [(await acme.ask("hi"))[-1][1]["request_id"] for _ in range(10)]
+        before = (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"]
+        url, credentials = "https://203.0.113.7/hook", "x" * 8000
+
+        async def hook(task: str, n: int) -> Any:
+            config = {
+                "url": url,
+                "id": f"{n}",
+                "authentication": {"schemes": ["Bearer"], "credentials": credentials},
+            }
+            params = {"taskId": task, "pushNotificationConfig": config}
+            return (await acme.rpc("index", "tasks/pushNotificationConfig/set", params)).json
+
+        for n in range(6):
+            assert "result" in await hook(tasks[0], n)
+        stored = (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"]
+        assert stored > before + 6 * 8000
+        answers = [await hook(task, n) for task in tasks for n in range(16)]
+        assert "max_request_mb" in answers[-1]["error"]["message"]
+        with_config = message("hi")
+        with_config["configuration"] = {
+            "pushNotificationConfig": {
+                "url": url,
+                "authentication": {"schemes": ["Bearer"], "credentials": credentials},
+            }
+        }
+        refused = (await acme.rpc("index", "message/send", with_config)).json
+        assert "max_request_mb" in refused["error"]["message"]
+        assert (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"] < 1 << 20
 
 
 async def test_a_command_that_finds_no_room_tells_the_model() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.agent.agent import Agent
-from dragoman.engine.turn import Turn
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.database import Database
 from dragoman.hub.tools.mcp import McpServers
@@ -24,7 +22,7 @@ from dragoman.push.guard import Guard
 from tests.hub.conftest import Begin, toolbox
 from tests.hub.house import house as opened_hub
 from tests.hub.scripted import ScriptedModel
-from tests.hub.test_tools import database, fed, neighbour, served
+from tests.hub.test_tools import database, fed, neighbour, served, slow
 from tests.waiting import until
 
 __all__ = ["database"]
@@ -85,7 +83,7 @@ async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
     await file.check()
     received = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert used == [["a"]] and len(received) == 1 and "The content from before stays in use" in received[0]
-    with pytest.raises(InvalidParams, match="is no registry of agents"):
+    with pytest.raises(InvalidParams, match="is not a valid registry of agents"):
         read_registry(path)  # what `dragoman doctor` prints
     write(path, {"agents": {"b": {"url": "https://b.example"}}})
     await file.check()
@@ -99,17 +97,9 @@ async def test_a_broken_registry_changes_nothing_and_the_log_says_why(
 async def test_a_remote_that_leaves_the_registry_finishes_its_call_and_takes_no_other(
     shed: Begin, database: Database
 ) -> None:
-    go, begun = asyncio.Event(), asyncio.Event()
-    agent = Agent("Slow", "Takes its time.")
-
-    @agent.skill
-    async def wait(turn: Turn) -> str:
-        begun.set()
-        await go.wait()
-        return "at last"
-
+    begun, go = asyncio.Event(), asyncio.Event()
     async with (
-        served(agent.app(store="memory:")) as old,
+        served(slow(begun, go).app(store="memory:")) as old,
         served(neighbour().app(store="memory:")) as new,
     ):
         remotes = RemoteAgents({"it": RemoteAgent(url=old, allow_private=True)}, guard=Guard())
@@ -120,7 +110,7 @@ async def test_a_remote_that_leaves_the_registry_finishes_its_call_and_takes_no_
         await remotes.change({"it": RemoteAgent(url=new, allow_private=True)})
         go.set()
         assert "at last" in await asking
-        assert (await remotes.listed())[0].startswith("it — Knows the weather.")
+        assert (await remotes.fetch_lines())[0].startswith("it — Knows the weather.")
         assert "Sunny" in await fed(home, "/a2a call it Rome?"), "the same name is another agent now"
         await remotes.change({})
         assert "A2A unavailable" in await fed(home, "/a2a call it Rome?")
@@ -145,7 +135,7 @@ async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(
     await servers.change({})
     with pytest.raises(InvalidParams, match="no MCP server 'adder'"):
         await servers.call(*asked)
-    assert read_servers(tmp_path / "none.json") == {} and servers.names == ()
+    assert read_servers(tmp_path / "none.json") == {} and servers.servers == {}
     await servers.close()
 
 
@@ -160,14 +150,33 @@ async def test_a_changed_mcp_server_is_started_anew_and_an_unchanged_one_is_not(
         (b'{"servers": {"a": {"url": "https://x", "headrs": {}}}}', "did you mean 'headers'"),
         (b'{"servers": {"a": {"command": "x", "colour": 1}}}', "members are command, args"),
         (b'{"servers": {"a": {}}}', "needs either a command or a url"),
-        (b'{"servers": {"a": {"url": "ftp://x/mcp"}}}', "server 'a': 'ftp://x/mcp' is no http or https URL"),
-        (b'{"servers": {"a": {"url": "https://"}}}', "is no http or https URL"),
-        (b'{"servers": {"a": {"url": "https://x:port/"}}}', "is no http or https URL"),
-        (b'{"servers": {"a b": {"command": "x"}}}', "is no name to call it by"),
-        (b'{"servers": {"a": {"command": "x", "call_timeout_ms": 0}}}', "no registry of MCP servers"),
-        (b"\xff", "no registry of MCP servers"),
-        (b"[", "no registry of MCP servers"),
-        (b"[]", "no registry of MCP servers"),
+        (
+            b'{"servers": {"a": {"url": "ftp://x/mcp"}}}',
+            "server 'a': 'ftp://x/mcp' is not an http or https URL",
+        ),
+        (b'{"servers": {"a": {"url": "https://"}}}', "is not an http or https URL"),
+        (b'{"servers": {"a": {"url": "https://x:port/"}}}', "is not an http or https URL"),
+        (b'{"servers": {"a b": {"command": "x"}}}', "is not a valid name"),
+        (b'{"servers": {"": {"command": "x"}}}', "is not a valid name"),
+        (
+            b'{"servers": {"a": {"command": "x", "call_timeout_ms": 0}}}',
+            "server 'a': call_timeout_ms: expected int >= 1",
+        ),
+        (b'{"servers": {"a": {"command": "x", "env": {"N": 1}}}}', "server 'a': env: expected str, got int"),
+        (
+            b'{"servers": {"a": {"command": "x", "args": [1]}}}',
+            r"server 'a': args\[0\]: expected str, got int",
+        ),
+        (b'{"servers": {"a": "x"}}', "server 'a': expected object, got str"),
+        (
+            b'{"servers": {"a": {"command": "x", "headers": {"A": "b"}}}}',
+            "server 'a': headers do not go with a command",
+        ),
+        (b'{"servers": {"a": {"url": "https://x", "env": {"A": "b"}}}}', "'a': env does not go with a url"),
+        (b'{"servers": []}', "not a valid registry of MCP servers: servers: expected object, got array"),
+        (b"\xff", "not a valid registry of MCP servers"),
+        (b"[", "not a valid registry of MCP servers"),
+        (b"[]", "not a valid registry of MCP servers"),
     ],
 )
 def test_a_registry_of_mcp_servers_that_is_wrong_says_where(tmp_path: Path, content: bytes, why: str) -> None:
@@ -187,9 +196,14 @@ def test_a_registry_of_mcp_servers_that_is_wrong_says_where(tmp_path: Path, cont
             b'{"agents": {"a": {"url": "https://x", "auth": {"tokenEnv": "T"}}}}',
             "agent 'a': auth has an unknown member 'tokenEnv': did you mean 'token_env'",
         ),
-        (b'{"agents": {"a": {"url": "ftp://x"}}}', "agent 'a': 'ftp://x' is no http or https URL"),
-        (b'{"agents": {"a": {"url": "https://x:99999"}}}', "is no http or https URL"),
-        (b"\xff", "no registry of agents"),
+        (b'{"agents": {"a": {"url": "ftp://x"}}}', "agent 'a': 'ftp://x' is not an http or https URL"),
+        (b'{"agents": {"a": {"url": "https://x:99999"}}}', "is not an http or https URL"),
+        (b'{"agents": {"a": {"url": "https://x", "auth": {"type": "basic"}}}}', r"auth\.type 'basic'"),
+        (b'{"agents": {"a": {"url": "https://x", "timeout": 0}}}', "agent 'a': timeout: expected float > 0"),
+        (b'{"agents": {"a": {"auth": {"token": "x"}}}}', "agent 'a': url is missing"),
+        (b'{"agents": {"a": {"urI": "https://x"}}}', "did you mean 'url'"),
+        (b'{"agents": {"a b": {"url": "https://x"}}}', "is not a valid name"),
+        (b"\xff", "not a valid registry of agents"),
     ],
 )
 def test_a_registry_of_agents_that_is_wrong_says_where(tmp_path: Path, content: bytes, why: str) -> None:

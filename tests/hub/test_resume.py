@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from dragoman.engine.protocols import LeaseLost, Log
-from dragoman.engine.records import Snapshot
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import Unavailable
-from dragoman.hub.agents.constitution import KNOWN, Advisor, Constitution
+from dragoman.hub.agents.constitution import COMMANDS, Advisor, Constitution
 from dragoman.hub.agents.dispatch import INTERRUPTED
 from dragoman.hub.conversations.events import HubEventReader
 from dragoman.hub.models import ModelError, Prompt, ToolCall
@@ -27,7 +28,7 @@ from tests.hub.conftest import House, write_tool
 from tests.hub.house import store_of
 from tests.hub.scripted import ScriptedModel
 
-AGENTS = tuple(Constitution(id=name.lower(), name=name, capabilities=KNOWN) for name in "ABC")
+AGENTS = tuple(Constitution(id=name.lower(), name=name, capabilities=COMMANDS) for name in "ABC")
 
 
 def think(prompt: Prompt) -> str:
@@ -56,6 +57,8 @@ class Once(Tool):
     def __init__(self, *, repeatable: bool = True) -> None:
         self.ran: Counter[str] = Counter()
         self._repeatable = repeatable
+        self.on_run: Callable[[int], object] = lambda count: None
+        """Called after each run, with the number of runs so far."""
 
     def label(self, command: Command) -> str:
         return command.title
@@ -65,6 +68,7 @@ class Once(Tool):
 
     async def run(self, command: Command, session: Session) -> str:
         self.ran[f"{session.turn.task_id} {session.key}"] += 1
+        self.on_run(self.ran.total())
         return f"did {command.args}"
 
 
@@ -72,16 +76,16 @@ class Dying:
     """A store that takes `life` appends and settlings, and then nothing more."""
 
     def __init__(self, store: Any, life: int) -> None:
-        self._store, self.life, self.dead = store, life, asyncio.Event()
+        self.alive, self.life, self.dead = store, life, asyncio.Event()
         self.writes = 0
         self.buried = False
         """Whoever still writes is told to stop."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self.alive, name)
 
     def scope(self, scope: Scope) -> Any:
-        return DyingLog(self._store.scope(scope), self)
+        return DyingLog(self.alive.scope(scope), self)
 
     def breathe(self) -> None:
         self.writes += 1
@@ -98,7 +102,7 @@ class Dying:
         dead = asyncio.create_task(self.dead.wait())
         async with asyncio.timeout(10):
             await asyncio.wait([begun, dead], return_when=asyncio.FIRST_COMPLETED)
-        root = (await self._store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
+        root = (await self.alive.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
         begun.cancel()
         dead.cancel()
         self.buried = True
@@ -169,7 +173,7 @@ def url(tmp_path: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["memory", "stored"])
-async def test_defect_4_a_killed_hub_goes_on_without_asking_a_model_or_running_a_tool_twice(
+async def test_a_killed_hub_goes_on_without_asking_a_model_or_running_a_tool_twice(
     kind: str, url: Any
 ) -> None:
     whole = Dying(open_store(url(kind)), 10_000)
@@ -210,33 +214,56 @@ async def killed(store: Any, tool: Once, life: int) -> str:
     return root
 
 
+async def killed_at(home: House, reached: asyncio.Event) -> str:
+    """Work that has stopped once it reached something. Returns the task."""
+    asking = asyncio.create_task(home.ask("go"))
+    await asyncio.wait_for(reached.wait(), 10)
+    (snapshot,) = (await home.store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots
+    asking.cancel()
+    await home.close()
+    return snapshot.task_id
+
+
 async def test_a_command_that_must_not_run_twice_does_not_wherever_the_hub_is_killed(url: Any) -> None:
     whole = Dying(open_store(url("memory")), 10_000)
     home = await open_house(whole, Once(repeatable=False))
     task = await home.ask("go")
     calls, every = await tool_calls(home, task.id), len(await steps(home, task.id))
     await home.close()
-    interrupted = 0
-    for life in range(1, whole.writes):
-        store, tool = open_store(url("memory")), Once(repeatable=False)
-        root = await killed(store, tool, life)
-        home = await open_house(store, tool)
+
+    async def finish_after(dying: Dying, tool: Once) -> int:
+        """Kill the hub, and let another finish. Returns how many commands were interrupted."""
+        root = await dying.kill(await open_house(dying, tool))
+        where = f"after {dying.life} writes and {tool.ran.total()} commands"
+        await dying.open()
+        home = await open_house(dying.alive, tool)
         done = await finish(home, root)
-        assert done.state is TaskState.COMPLETED, life
-        assert set(tool.ran.values()) == {1} and len(tool.ran) == 4, f"{life}: {tool.ran}"
-        assert len(await steps(home, root)) == every, life
+        assert done.state is TaskState.COMPLETED, where
+        assert set(tool.ran.values()) == {1} and len(tool.ran) == 4, f"{where}: {tool.ran}"
+        assert len(await steps(home, root)) == every, where
         received = await tool_calls(home, root)
         broken = [event for event in received if event.pop("interrupted", False)]
         assert all(not event.pop("ok") for event in broken)
-        assert [{"ok": True, **event} for event in received] == calls, life
+        assert [{"ok": True, **event} for event in received] == calls, where
         prompts = [message.content for prompt in home.model.prompts for message in prompt.messages]
         asked = {content for content in prompts if INTERRUPTED in content}
         assert len(asked) == len(broken), "the model that asked for it is told, and no other"
         shown = [a for a in done.artifacts if a.parts and (a.parts[0].data or {}).get("interrupted")]
         assert len(shown) == len(broken)
-        interrupted += len(broken)
         await home.close()
-    assert interrupted >= 4
+        return len(broken)
+
+    for life in range(1, whole.writes):
+        await finish_after(Dying(open_store(url("memory")), life), Once(repeatable=False))
+    for last in range(1, 5):
+        dying, tool = Dying(open_store(url("memory")), 10_000), Once(repeatable=False)
+
+        def stop(count: int, dying: Dying = dying, last: int = last) -> None:
+            if count == last:
+                dying.life = dying.writes
+
+        tool.on_run = stop
+        assert await finish_after(dying, tool) >= 1, f"command {last} ran, and its result was not stored"
 
 
 async def tool_calls(home: House, task: str) -> list[dict[str, Any]]:
@@ -267,11 +294,7 @@ async def test_a_model_that_says_something_else_after_the_crash_replaces_what_it
 ) -> None:
     store, here = open_store("memory:"), Speaking()
     home = await House(store).open(ScriptedModel([("Half an ans", here)]))
-    asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(here.begun.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    asking.cancel()
-    await home.close()
+    root = await killed_at(home, here.begun)
     home = await House(store).open(ScriptedModel([again]))
     done = await finish(home, root)
     text = again if isinstance(again, str) else ""
@@ -315,11 +338,7 @@ async def test_different_text_of_a_delegated_agent_after_a_crash_replaces_its_ea
     parent = ["/agent a look", "/agent a look again", "Done."]
     scripts = {"Index": parent[:1], "A": [("North:\nit is\nqui", here)]}
     home = await House(store).open(scripts, *AGENTS)
-    asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(here.begun.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    asking.cancel()
-    await home.close()
+    root = await killed_at(home, here.begun)
     received = stream_text(await home.notes(root), 1)
     assert received and whole.startswith(received)
     home = await House(store).open({"Index": parent[1:], "A": [again, whole]}, *AGENTS)
@@ -336,11 +355,7 @@ async def test_different_text_of_a_delegated_agent_after_a_crash_replaces_its_ea
 async def test_a_command_that_runs_again_after_a_crash_is_reported_again() -> None:
     store, here, tool = open_store("memory:"), Speaking(), Once()
     home = await House(store).open(ScriptedModel(["/exec same", ("Again.", here)]), tools=[tool])
-    asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(here.begun.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    asking.cancel()
-    await home.close()
+    root = await killed_at(home, here.begun)
     home = await House(store).open(ScriptedModel(["Again.\n/exec same", "Done."]), tools=[tool])
     done = await finish(home, root)
     assert [a.artifact_id.removeprefix(root) for a in done.artifacts] == ["-tool-0", "-text-0", "-tool-1"]
@@ -368,14 +383,10 @@ async def test_a_tool_that_a_model_called_natively_is_not_run_again_either() -> 
     store, tool = open_store("memory:"), Stuck()
     calls = [ToolCall(id=id, name="exec", arguments={"args": id}) for id in ("one", "two")]
     model = ScriptedModel([("Doing it.", *calls)], tools=True)
-    home = await House(store).open(model, tools=[tool], native=True)
-    asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(tool.inside.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    asking.cancel()
-    await home.close()
+    home = await House(store).open(model, tools=[tool])
+    root = await killed_at(home, tool.inside)
     after, other = ScriptedModel(["Done."], tools=True), Once(repeatable=False)
-    home = await House(store).open(after, tools=[other], native=True)
+    home = await House(store).open(after, tools=[other])
     done = await finish(home, root)
     assert done.status.message is not None and done.status.message.text == "Done."
     assert sum(tool.ran.values()) == 1 and sum(other.ran.values()) == 1
@@ -389,18 +400,14 @@ async def test_an_interrupted_command_is_reported_also_if_it_is_no_longer_grante
     class Endless:
         inside = asyncio.Event()
 
-        async def run(self, tenant: str, command: str) -> None:
+        async def run(self, tenant: str, command: str, may_begin: object) -> None:
             self.inside.set()
             await asyncio.Event().wait()
 
     store, sandbox = open_store("memory:"), Endless()
     tools = [ExecTool(cast(Any, sandbox))]
     home = await House(store).open(ScriptedModel(["/exec one"]), tools=tools)
-    asking = asyncio.create_task(home.ask("go"))
-    await asyncio.wait_for(sandbox.inside.wait(), 10)
-    root = (await store.scope(home.call().scope).find(ListTasks(), limit=1)).snapshots[0].task_id
-    asking.cancel()
-    await home.close()
+    root = await killed_at(home, sandbox.inside)
     model = ScriptedModel(["/exec two", "Done."])
     home = await House(store).open(model, tools=[ExecTool(None)])
     await finish(home, root)
@@ -413,7 +420,7 @@ async def test_an_interrupted_command_is_reported_also_if_it_is_no_longer_grante
 async def test_an_advisor_is_asked_once_and_tokens_count_once_wherever_the_hub_is_killed(budget: int) -> None:
     """What was spent of a budget before a crash is not there after it."""
     critic = Advisor(model="wise", mode="gate")
-    careful = Constitution(id="a", name="A", advisor=critic, budget=budget, capabilities=KNOWN)
+    careful = Constitution(id="a", name="A", advisor=critic, budget=budget, capabilities=COMMANDS)
 
     def think(prompt: Prompt) -> str:
         if "You review" in prompt.system:

@@ -17,7 +17,7 @@ LATER = 10 * 86_400.0
 
 def retention(hub: House, seconds: float = 3600.0) -> Retention:
     """As it will look in ten days."""
-    return Retention(hub.hub, hub.hub._store, seconds, clock=lambda: time.time() + LATER)
+    return Retention(hub.hub, seconds, clock=lambda: time.time() + LATER)
 
 
 async def rows(hub: House, table: str) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ async def test_sums_of_tokens_are_deleted_after_their_days_and_requests_need_not
         before = await rows()
         assert before == [1, 1, 2, 1]
         day = 86_400
-        young = Retention(hub.hub, hub.hub._store, 0, 400, clock=lambda: time.time() + 399 * day)
+        young = Retention(hub.hub, 0, 400, clock=lambda: time.time() + 399 * day)
         assert not await young.delete_batch() and await rows() == before
-        old = Retention(hub.hub, hub.hub._store, 0, 400, clock=lambda: time.time() + 402 * day)
+        old = Retention(hub.hub, 0, 400, clock=lambda: time.time() + 402 * day)
         assert not await old.delete_batch() and await rows() == [0, 0, 0, 1]

@@ -14,7 +14,7 @@ import pytest
 from dragoman.agent.agent import Agent
 from dragoman.cli import main
 from dragoman.engine.turn import Turn
-from dragoman.errors import InvalidParams, Unauthenticated
+from dragoman.errors import InvalidParams, StoreUnavailable, Unauthenticated, Unavailable
 from dragoman.hub.models import ModelError
 from dragoman.hub.schedules import run_times
 from dragoman.hub.schedules.scheduler import Scheduler
@@ -87,9 +87,11 @@ class Clock:
 
 @asynccontextmanager
 async def scheduling(replies: Any, **options: Any) -> AsyncIterator[tuple[House, Caller, Scheduler, Clock]]:
-    """A hub, a tenant, and a scheduler whose clock is ours."""
+    """A hub, a tenant, and a scheduler whose clock is ours. The scheduler of the hub itself does nothing: tests say when."""
     async with house(replies, **options) as hub:
         clock = Clock()
+        (own,) = (work for work in hub.hub.periodic if work.what == "running schedules")
+        await own.stop()
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
         yield hub, await hub.tenant("acme"), scheduler, clock
 
@@ -155,6 +157,59 @@ async def test_a_run_that_waits_for_a_slot_says_so_until_it_starts() -> None:
         assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["last_error"] == ""
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("the database is away"), Unavailable("the hub stops")])
+async def test_a_run_that_begins_while_the_database_is_away_starts_later(
+    error: Unavailable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scheduling(["All green."]) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "look")
+        clock.now += 3600
+
+        async def fail(*_: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub.hub.engine, "deliver", fail)
+            await scheduler.run_due()
+        waiting = (await acme("GET", "/v1/runs/1")).json["run"]
+        assert (waiting["status"], waiting["error_message"]) == (
+            "running",
+            f"it waits to start: {error.message}",
+        )
+        run = await ended(scheduler, acme, 1)
+        assert (run["status"], run["error_message"]) == ("succeeded", "")
+        assert len(hub.model.prompts) == 1 and len((await acme("GET", "/v1/requests")).json["requests"]) == 1
+
+
+async def test_a_run_waits_while_its_hub_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scheduling(["later"]) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "look")
+        clock.now += 3600
+        with monkeypatch.context() as full:
+            full.setattr(hub.hub.engine.runner, "_queue", 0)
+            await scheduler.run_due()
+        run = (await acme("GET", "/v1/runs/1")).json["run"]
+        assert run["status"] == "running" and run["error_message"].startswith("it waits to start: too much")
+        run = await ended(scheduler, acme, 1)
+        assert (run["status"], run["result_summary"], run["error_message"]) == ("succeeded", "later", "")
+
+
+async def test_a_process_that_cannot_start_a_run_leaves_it_alone_if_another_one_started_it() -> None:
+    async with scheduling([]) as (_, acme, scheduler, clock):
+        runs = scheduler.schedules
+        await runs.add(acme.tenant.id, "index", "in 1 hour", "look")
+        clock.now += 3600
+        (due,) = await runs.due_schedules()
+        seen = await runs.begin_run(due)
+        assert seen is not None
+        await runs.set_run_request(seen, "r-1")
+        await runs.delay_run(seen, "it waits to start")
+        assert await runs.end_run(seen, error="there is no room") is None
+        now = await runs.run(acme.tenant.id, seen.id)
+        assert now is not None and (now.status, now.error_message) == ("running", "")
+        assert await runs.end_run(now, answer="done") is not None
+
+
 async def test_a_recurring_schedule_runs_each_time_and_missed_runs_once() -> None:
     async with scheduling(["one", ModelError("provider_error", "down")]) as (_, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "every 15 minutes", "look")
@@ -185,9 +240,9 @@ async def test_a_hub_that_died_before_the_request_began_begins_it_once(tmp_path:
     async with scheduling(["once"], folder=tmp_path) as (hub, acme, scheduler, clock):
         await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
         clock.now += 60
-        (due,) = await scheduler.schedules.due()
-        run = await scheduler.schedules.begin(due)
-        assert run is not None and await scheduler.schedules.begin(due) is None
+        (due,) = await scheduler.schedules.due_schedules()
+        run = await scheduler.schedules.begin_run(due)
+        assert run is not None and await scheduler.schedules.begin_run(due) is None
     async with house(["once", "twice"], folder=tmp_path) as hub:
         again = Caller(hub.app, acme.token, acme.tenant)
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
@@ -205,7 +260,7 @@ async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_t
         tenant = await hub.hub.tenants.disable(acme.tenant, True)
         clock.now += 3600
         await scheduler.run_due()
-        assert await scheduler.schedules.running() == []
+        assert await scheduler.schedules.running_runs() == []
         await hub.hub.tenants.disable(tenant, False)
         assert (await ended(scheduler, acme, 1))["result_summary"] == "back"
         assert (await acme("GET", "/v1/schedules/1")).json["scheduled_task"]["status"] == "paused"
@@ -223,15 +278,17 @@ async def test_schedules_of_an_old_token_stay_paused_until_they_are_resumed(
                 acme.tenant.id, "index", "in 1 minute", "look", generation=acme.tenant.generation
             )
         clock.now += 60
-        first, _ = await scheduler.schedules.due()
-        assert await scheduler.schedules.begin(first) is not None  # and the hub goes down before its request
+        first, _ = await scheduler.schedules.due_schedules()
+        assert (
+            await scheduler.schedules.begin_run(first) is not None
+        )  # and the hub goes down before its request
     assert await asyncio.to_thread(main, ["tenant", "rotate", "acme", *place_of(tmp_path)]) == 0
     async with house(["resumed"], folder=tmp_path) as hub:
         tenant, token = await hub.hub.tenants.rotate(acme.tenant)
         again = Caller(hub.app, token, tenant)
         scheduler = Scheduler(hub.hub, Schedules(hub.hub.database, clock=clock))
         await scheduler.run_due()
-        assert hub.model.prompts == [] and await scheduler.schedules.running() == []
+        assert hub.model.prompts == [] and await scheduler.schedules.running_runs() == []
         assert "token is revoked" in (await again("GET", "/v1/runs/1")).json["run"]["error_message"]
         second = (await again("GET", "/v1/schedules/2")).json["scheduled_task"]
         assert second["status"] == "paused" and "generation" not in second
@@ -268,7 +325,7 @@ async def test_a_recurring_schedule_does_not_start_while_its_last_run_is_running
         hold.set()
         assert (await ended(scheduler, acme, 1))["result_summary"] == "slow"
         assert (await ended(scheduler, acme, 2))["result_summary"] == "quick"
-        assert await scheduler.schedules.due() == [], "the times that were missed are one"
+        assert await scheduler.schedules.due_schedules() == [], "the times that were missed are one"
 
 
 async def test_a_run_in_which_an_agent_asks_waits_for_the_answer_and_the_next_one_comes_after_it() -> None:
@@ -344,7 +401,8 @@ async def test_schedules_over_http_are_the_tenants_own() -> None:
         for state in ("paused", "active"):
             changed = await acme("PATCH", "/v1/schedules/1", {"status": state})
             assert changed.json["scheduled_task"]["status"] == state
-        assert (await acme("PATCH", "/v1/schedules/1", {"status": "asleep"})).status == 400
+        for state in ("asleep", "completed", "failed", "canceled"):
+            assert (await acme("PATCH", "/v1/schedules/1", {"status": state})).status == 400
         assert len((await acme("GET", "/v1/schedules?status=active")).json["schedules"]) == 1
         assert (await acme("GET", "/v1/schedules?status=paused")).json["schedules"] == []
         assert (await other("GET", "/v1/schedules")).json["schedules"] == []
@@ -354,6 +412,19 @@ async def test_schedules_over_http_are_the_tenants_own() -> None:
         assert (await acme("DELETE", "/v1/schedules/1")).json == {"deleted": True}
         assert (await acme("GET", "/v1/schedules/1")).status == 404
         assert (await acme("GET", "/v1/runs/1")).status == 404
+
+
+async def test_a_schedule_that_has_run_for_the_last_time_is_neither_paused_nor_resumed() -> None:
+    async with scheduling(["Done."]) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 hour", "once")
+        clock.now += 3600
+        await ended(scheduler, acme, 1)
+        for state in ("active", "paused"):
+            refused = await acme("PATCH", "/v1/schedules/1", {"status": state})
+            assert refused.status == 409
+            assert refused.json["error"] == "schedule 1 is completed: it does not run again"
+        await scheduler.run_due()
+        assert len(hub.model.prompts) == 1
 
 
 async def test_a_notification_stream_has_only_runs_of_its_tenant() -> None:

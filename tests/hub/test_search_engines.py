@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.client.transport.network import AddressRefused
 from dragoman.errors import A2AError
-from dragoman.hub.settings import InvalidSetting, Settings, settings
+from dragoman.hub.settings import InvalidSetting, Settings, load_settings
 from dragoman.hub.tools.web import MAX_ANSWER_BYTES, SearchEngine
 from dragoman.push.guard import Guard
 from tests.hub.house import house
@@ -95,10 +95,10 @@ async def test_an_agent_searches_with_the_engine_of_the_hub() -> None:
 @pytest.mark.parametrize(
     ("answer", "status", "why"),
     [
-        (b"<html>", 200, "made no sense"),
-        ({"results": ["tea"]}, 200, "made no sense"),
-        ({"results": {"title": 1}}, 200, "made no sense"),
-        (b"\xff\xfe", 200, "made no sense"),
+        (b"<html>", 200, "could not be read"),
+        ({"results": ["tea"]}, 200, "could not be read"),
+        ({"results": {"title": 1}}, 200, "could not be read"),
+        (b"\xff\xfe", 200, "could not be read"),
         (b"", 403, "`json` in search.formats"),
         (b"", 500, "HTTP 500"),
         (b" " * (MAX_ANSWER_BYTES + 1), 200, "more than 4096 KB"),
@@ -138,7 +138,7 @@ async def test_an_engine_at_a_private_address_is_asked_only_if_the_operator_says
 )
 def test_an_engine_that_cannot_work_is_refused_before_the_hub_starts(given: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidSetting, match=why):
-        settings(given, environment={})
+        load_settings(given, environment={})
 
 
 def test_a_key_alone_means_the_engine_of_before() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.hub.settings import InvalidSetting, settings
+from dragoman.hub.settings import InvalidSetting, load_settings
 from tests.hub.house import SCOUT, Caller, house, message
 
 HOME = "/v1/a2a/agents/index"
@@ -109,6 +109,20 @@ async def test_an_invalid_envelope_is_refused_with_status_200(ada: Caller, body:
     assert (answer.status, answer.json["error"]["code"]) == (200, code)
 
 
+async def test_too_many_requests_are_refused_without_an_envelope() -> None:
+    async with house(lambda prompt: "Fine.", strict=True, rate_per_min=1, rate_burst=1) as home:
+        ada = await home.tenant("ada")
+        assert (await ada.rpc("index", "message/send", message("hi", "m1"))).status == 200
+        for method in ("message/send", "message/stream"):
+            refused = await ada.rpc("index", method, message("hi", "m2"))
+            assert refused.status == 429 and refused.headers["retry-after"] == "60"
+            assert refused.json == {
+                "error": "too many requests; try again later",
+                "reason": "rate_limit",
+                "retry_after_seconds": 60,
+            }
+
+
 async def test_another_content_type_does_not_change_the_status(ada: Caller) -> None:
     answer = await ada("POST", HOME, b"{}", content_type="text/plain")
     assert answer.status == 200 and "error" in answer.json
@@ -169,4 +183,4 @@ async def test_the_scheme_of_a_token_is_case_sensitive(ada: Caller, scheme: str)
 @pytest.mark.parametrize("other", [{"push": True}, {"grpc_port": 0}])
 def test_a_strict_hub_offers_nothing_that_an_arbiter_server_does_not(other: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting, match="neither push notifications nor gRPC"):
-        settings({"strict": True, **other}, environment={})
+        load_settings({"strict": True, **other}, environment={})

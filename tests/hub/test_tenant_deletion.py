@@ -84,12 +84,12 @@ async def test_nothing_of_a_deleted_tenant_is_left_and_others_keep_what_they_hav
         assert not workspace.exists() and contents(tmp_path) == []
         assert await traces(tmp_path) == []
         scope = Scope(acme.tenant.key, "scout", acme.tenant.key)
-        assert (await hub.hub._store.scope(scope).unfinished()) == 0
+        assert (await hub.hub.store.scope(scope).count_unfinished()) == 0
         assert [t["name"] for t in (await hub.admin("GET", "/v1/admin/tenants")).json["tenants"]] == ["other"]
         assert [t["subject"] for t in (await other("GET", "/v1/todos")).json["todos"]] == ["mine"]
         actions = [e["action"] for e in (await hub.admin("GET", "/v1/admin/audit")).json["entries"]]
         assert actions[:2] == ["tenant.deleted", "tenant.delete"]
-        assert any(entry.task for entry in await hub.hub._store.audit.entries(tenant=acme.tenant.key))
+        assert any(entry.task for entry in await hub.hub.store.audit.entries(tenant=acme.tenant.key))
 
 
 async def test_a_new_tenant_of_the_same_name_is_another_one() -> None:
@@ -149,7 +149,7 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
         await fill(acme)
         await hub.hub.deletion.periodic.stop()
         await hub.hub.deletion.begin(acme.tenant, actor="admin")
-        await hub.hub._store.purge_tenant(acme.tenant.key, limit=1)
+        await hub.hub.store.purge_tenant(acme.tenant.key, limit=1)
         assert await hub.hub.deletion.deletions.delete_rows(acme.tenant.id)
         assert not await deletions_done(hub)
     async with house(folder=tmp_path) as hub:
@@ -162,14 +162,14 @@ async def test_a_task_that_comes_after_the_deletion_is_swept(tmp_path: Path) -> 
         acme = await hub.tenant("acme")
         await hub.hub.deletion.periodic.stop()
         await hub.hub.deletion.begin(acme.tenant, actor="admin")
-        assert await hub.hub.deletion.go_on()
+        assert await hub.hub.deletion.continue_deletions()
         said = Message(message_id="m", role=Role.USER, parts=(Part(text="late"),))
         late = Call(scope=Scope(acme.tenant.key, "index", acme.tenant.key), principal=acme.tenant.principal)
         await hub.hub.engine.deliver(late, SendMessage(message=said))
 
         async def swept() -> bool:
             await hub.hub.deletion.sweep(0)
-            return not (await hub.hub._store.purge_tenant(acme.tenant.key, limit=1))[1]
+            return not (await hub.hub.store.purge_tenant(acme.tenant.key, limit=1))[1]
 
         await until(swept)
         assert hub.model.prompts == []

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.cli import main
+from dragoman.errors import Unauthenticated
 from dragoman.hub.models import Image
+from dragoman.hub.store import tenant_rows
 from dragoman.hub.store.artifacts import StoredPictures
-from dragoman.hub.store.tenant_rows import EXPORTED, NOT_EXPORTED
-from tests.hub.house import ON_POSTGRES, Caller, House, house, message
+from dragoman.hub.store.tenant_rows import EXPORTED, NOT_EXPORTED, Exports
+from dragoman.hub.tenants.lifecycle import CHUNK_BYTES
+from dragoman.server.routes import NotFound
+from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, house, message
 from tests.hub.test_tenant_deletion import MARK, fill
 
 
@@ -88,6 +94,30 @@ async def test_an_export_has_everything_of_the_tenant_and_nothing_of_others(tmp_
         assert set(read(by_operator.body)[0].namelist()) == set(archive.namelist())
 
 
+async def test_a_file_with_an_odd_name_is_exported_under_one_that_leads_nowhere_else(tmp_path: Path) -> None:
+    """Some programs take a backslash for a slash, and two names that are no text would become one."""
+    odd = {
+        b"..\\..\\evil": "..%5C..%5Cevil",
+        b"a\nb": "a%0Ab",
+        b"\xff": "%FF",
+        b"\xfe": "%FE",
+        b"\x1b[2J": "%1B[2J",
+        "e\u202egpj".encode(): "e%E2%80%AEgpj",
+        b"100%": "100%25",
+        "\u00fcb er".encode(): "\u00fcb er",
+    }
+    async with house(folder=tmp_path) as hub:
+        acme = await hub.tenant("acme")
+        folder = os.fsencode(tmp_path / "workspaces" / f"t{acme.tenant.id}")
+        os.makedirs(folder)
+        for name in odd:
+            Path(os.fsdecode(folder + b"/" + name)).write_bytes(name)
+        archive, manifest = read((await acme("GET", "/v1/export")).body)
+        assert manifest["counts"]["workspace"] == len(odd)
+        for name, exported in odd.items():
+            assert archive.read(f"workspace/{exported}") == name
+
+
 async def test_every_table_of_tenants_is_exported_or_listed_as_not_exported() -> None:
     async with house() as hub:
         known = {*EXPORTED, *NOT_EXPORTED} - {"messages"}
@@ -128,6 +158,72 @@ async def test_many_rows_and_a_long_log_are_exported_in_pieces() -> None:
         assert subjects == [f"todo {n}" for n in range(450)]
         records = lines(archive, "tasks/1.jsonl")[1:]
         assert [record["seq"] for record in records] == list(range(1, len(records) + 1))
+
+
+async def test_rows_that_stay_are_exported_though_others_are_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenant_rows, "PAGE_ROWS", 2)
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        for n in range(6):
+            assert (await acme("POST", "/v1/agents", {**SCOUT, "id": f"scout-{n}"})).status == 201
+        read_rows, found = Exports(hub.hub.database).rows("agents", acme.tenant.id), list[str]()
+        async for row in read_rows:
+            found.append(row["agent_id"])
+            if row["agent_id"] == "scout-1":
+                await acme("DELETE", "/v1/agents/scout-0")
+        assert found == [f"scout-{n}" for n in range(6)]
+
+
+async def with_large_files(hub: House) -> Caller:
+    acme = await hub.tenant("acme")
+    talk = (await acme("POST", "/v1/conversations", {})).json["id"]
+    for n in range(4):
+        path = f"/v1/conversations/{talk}/artifacts?path={n}"
+        assert (await acme("PUT", path, os.urandom(4 * CHUNK_BYTES))).status == 201
+    return acme
+
+
+async def test_an_export_of_a_tenant_that_is_deleted_meanwhile_is_not_whole() -> None:
+    async with house() as hub:
+        acme = await with_large_files(hub)
+        chunks = hub.hub.export_tenant(replace(acme.tenant, token=None))
+        await anext(chunks)
+        assert (await hub.admin("DELETE", "/v1/admin/tenants/acme")).status == 202
+        with pytest.raises(NotFound, match="was deleted"):
+            async for _ in chunks:
+                pass
+
+
+async def test_an_export_ends_when_the_token_that_asked_for_it_is_revoked() -> None:
+    async with house() as hub:
+        acme = await with_large_files(hub)
+        tenant = await hub.hub.tenants.by_token(acme.token)
+        assert tenant is not None and tenant.token is not None
+        chunks = hub.hub.export_tenant(tenant)
+        await anext(chunks)
+        await hub.hub.tenants.tokens.revoke(tenant.id, tenant.token.id, actor="admin")
+        hub.hub.admission.check_readers_again()
+        with pytest.raises(Unauthenticated):
+            async for _ in chunks:
+                pass
+
+
+async def test_the_log_says_why_an_export_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async with house() as hub:
+        acme = await with_large_files(hub)
+        answer = acme.open("GET", "/v1/export")
+        await answer.until(lambda: bool(answer.status))
+        answer.blocked = asyncio.Event()
+        tenant = await hub.hub.tenants.by_token(acme.token)
+        assert tenant is not None and tenant.token is not None
+        await hub.hub.tenants.tokens.revoke(tenant.id, tenant.token.id, actor="admin")
+        hub.hub.admission.check_readers_again()
+        answer.blocked.set()
+        await answer.end()
+        assert not answer.finished
+    assert "a response could not be finished: the token is not valid any more" in caplog.text
 
 
 async def test_an_export_needs_the_scope_admin() -> None:

@@ -11,18 +11,21 @@ import msgspec
 import pytest
 
 from dragoman import connect
-from dragoman.catalogue.sources import Viewer as CatalogueViewer
+from dragoman.catalogue.sources import CatalogueViewer
 from dragoman.cli import main
 from dragoman.errors import Forbidden
 from dragoman.hub.api import ADMIN, ANYBODY, scope_of
 from dragoman.hub.api.agents import HubSource
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.site import Site
+from dragoman.hub.store import tokens
 from dragoman.hub.store.schedules import Schedules
-from dragoman.hub.store.tokens import MANAGE, READ, RUN, SCOPES
+from dragoman.hub.store.tokens import MANAGE, MAX_TOKENS, READ, RUN, SCOPES
 from dragoman.model.card import AgentCard, Interface
 from dragoman.server.routes import Table
 from tests.hub.house import SCOUT, Caller, House, events, house, message
+from tests.push.webhook import Receiver
+from tests.waiting import until
 
 ROUTES = {
     READ: """
@@ -68,6 +71,7 @@ ROUTES = {
         DELETE /v1/conversations/{id}/artifacts/{aid}
         DELETE /v1/memory/entries/{id}
         DELETE /v1/memory/relations/{id}
+        DELETE /v1/requests/{id}
         DELETE /v1/schedules/{id}
         DELETE /v1/todos/{id}
         PATCH /v1/conversations/{id}
@@ -337,6 +341,30 @@ async def test_a_reader_whose_token_is_revoked_sees_no_more_of_what_another_bega
             assert b"secret" not in (await follower.end()).body
 
 
+async def test_a_webhook_hears_no_more_when_the_token_that_set_it_is_revoked() -> None:
+    hold = asyncio.Event()
+    async with (
+        Receiver() as kept,
+        Receiver() as gone,
+        house([("one", hold, " secret")], push=True, allow_private=True) as hub,
+    ):
+        acme = await hub.tenant("acme")
+        made, thief = await token(hub, acme, "run", "thief")
+        live = acme.open("POST", "/v1/orchestrate", {"message": "go"})
+        await live.until(lambda: b"one" in live.body)
+        task = live.headers["x-request-id"]
+        for caller, hook in ((thief, gone), (acme, kept)):
+            config = {"taskId": task, "pushNotificationConfig": {"url": hook.url}}
+            set_it = await caller.rpc("index", "tasks/pushNotificationConfig/set", config)
+            assert "result" in set_it.json
+        await acme("DELETE", f"/v1/tokens/{made['id']}")
+        hold.set()
+        await kept.until(lambda: any(b"secret" in each.body for each in kept.notifications))
+        (given_up,) = await until(partial(hub.hub.store.push_queue.find, dead=True, limit=9))
+        assert "revoked" in given_up.error
+        assert gone.notifications == []
+
+
 def _has_begun(stream: Any) -> bool:
     return bool(stream.body)
 
@@ -363,6 +391,12 @@ async def test_a_stream_on_which_nothing_happens_ends_with_the_token_of_its_read
             await hub.admin("PATCH", f"/v1/admin/tenants/{acme.tenant.id}", {"disabled": True})
         for follower in idle:
             await follower.end()
+        if how == "revoked":
+            why = "the token is not valid any more"
+            *_, error, (kind, done) = events(idle[0])
+            assert error == ("error", {"message": why, "reason": "unauthorized"})
+            assert kind == "done" and done["error_code"] == "unauthorized" and done["error"] == why
+            assert events(idle[2])[-1] == error
         hold.set()
         await live.end()
 
@@ -405,6 +439,24 @@ async def test_a_token_is_rotated_with_an_overlap_and_its_work_and_schedules_go_
         await Scheduler(hub.hub, Schedules(hub.hub.database)).run_due()
         (schedule,) = (await new("GET", "/v1/schedules")).json["schedules"]
         assert schedule["status"] == "active"
+
+
+async def test_a_token_that_expires_is_replaced_by_one_that_lives_as_long() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        made, _ = await token(hub, acme, "run", expires_in=3600)
+        rotated = await acme("POST", f"/v1/tokens/{made['id']}/rotate", {"overlap_seconds": 60})
+        assert 3500 < rotated.json["token"]["expires_at"] - time.time() <= 3600
+        path = f"/v1/tokens/{rotated.json['token']['id']}/rotate"
+        again = (await acme("POST", path, {"expires_in": 60})).json["token"]
+        assert again["expires_at"] - time.time() <= 60
+        (first,) = [
+            each for each in (await acme("GET", "/v1/tokens")).json["tokens"] if each["name"] == "default"
+        ]
+        unlimited = (await acme("POST", f"/v1/tokens/{first['id']}/rotate", {"overlap_seconds": 60})).json[
+            "token"
+        ]
+        assert unlimited["expires_at"] is None
 
 
 async def test_a_token_is_rotated_at_once_and_its_work_stops() -> None:
@@ -474,7 +526,43 @@ async def test_all_tokens_of_a_tenant_are_replaced_at_once_or_with_an_overlap() 
             assert (await caller("GET", "/v1/agents")).status == 200
         third = Caller(hub.app, (await hub.admin("POST", path)).json["token"])
         states = [(await caller("GET", "/v1/agents")).status for caller in (acme, reader, second, third)]
-        assert states == [200, 200, 401, 200], "those of the first overlap are valid until it ends"
+        assert states == [401, 401, 401, 200], (
+            "those of the first overlap, too: any of them may be the one that leaked"
+        )
+
+
+async def test_a_token_that_is_rotated_with_overlaps_counts_as_many_times_as_it_is_valid() -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        made, _ = await token(hub, acme, "read")
+        for _ in range(MAX_TOKENS - 2):
+            answer = await acme("POST", f"/v1/tokens/{made['id']}/rotate", {"overlap_seconds": 60})
+            made = answer.json["token"]
+        for overlap, status in ((60, 409), (0, 200)):
+            answer = await acme("POST", f"/v1/tokens/{made['id']}/rotate", {"overlap_seconds": overlap})
+            assert answer.status == status, answer.body
+
+
+async def test_old_tokens_that_are_not_valid_any_more_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_STORED_TOKENS", 3)
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        _, ci = await token(hub, acme, "read", "ci")
+        for n in range(6):
+            made, _ = await token(hub, acme, "read", f"t{n}")
+            await acme("DELETE", f"/v1/tokens/{made['id']}")
+        await token(hub, acme, "read", "last")
+        names = [each["name"] for each in (await acme("GET", "/v1/tokens?revoked=true")).json["tokens"]]
+        assert names == ["default", "ci", "t3", "t4", "t5", "last"]
+        assert (await ci("GET", "/v1/whoami")).status == 200
+
+
+@pytest.mark.parametrize("when", [{"expires_at": 2**53}, {"expires_in": 2**53}])
+async def test_a_token_expires_in_a_year_that_can_be_shown_or_never(when: dict[str, int]) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        made = await acme("POST", "/v1/tokens", {"name": "ci", "scope": "read", **when})
+        assert made.status == 400 and made.json["fields"], made.body
 
 
 async def test_a_tenant_is_renamed_and_keeps_what_it_has() -> None:
@@ -509,7 +597,7 @@ async def test_the_audit_names_the_token() -> None:
         _, runner = await token(hub, acme, "run", "ci")
         await runner.rpc("index", "message/send", message("hello"))
         await runner.ask("hello")
-        entries = await hub.hub._store.audit.entries()
+        entries = await hub.hub.store.audit.entries()
         assert [entry.principal for entry in entries] == ["1/ci", "1/ci"]
 
 

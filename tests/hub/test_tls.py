@@ -12,10 +12,10 @@ import pytest
 from dragoman import connect
 from dragoman.cli import main
 from dragoman.errors import A2AError
-from dragoman.hub.settings import InvalidSetting, settings
+from dragoman.hub.settings import InvalidSetting, load_settings
 from tests.auth.certificates import Authority
 from tests.hub.killing import ADMIN, Process, call
-from tests.serving import lasting_port
+from tests.ports import free_port
 from tests.waiting import until
 
 
@@ -44,7 +44,7 @@ async def make_tenant(hub: Process, tls: ssl.SSLContext) -> str:
 async def test_a_hub_with_a_certificate_answers_over_tls(tmp_path: Path, binding: str) -> None:
     pytest.importorskip("grpc")
     files = Files(tmp_path)
-    hub = Process(tmp_path, None, *files.flags, "--grpc-port", str(lasting_port()), tls=files.trusting())
+    hub = Process(tmp_path, None, *files.flags, "--grpc-port", str(free_port()), tls=files.trusting())
     await hub.start()
     try:
         token = await make_tenant(hub, files.trusting())
@@ -78,7 +78,7 @@ async def test_a_hub_with_an_authority_of_clients_refuses_those_without_a_certif
 
 async def test_a_hub_notices_its_new_certificate_over_http_and_grpc(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    files, port = Files(tmp_path), lasting_port()
+    files, port = Files(tmp_path), free_port()
     hub = Process(tmp_path, None, *files.flags, "--grpc-port", str(port), tls=files.trusting())
     await hub.start()
     try:
@@ -104,4 +104,4 @@ def test_files_that_are_no_certificate_are_reported_before_the_hub_starts(
 
 def test_a_key_without_a_certificate_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="need --tls-cert"):
-        settings({"tls_key": "key.pem"}, environment={})
+        load_settings({"tls_key": "key.pem"}, environment={})

@@ -39,7 +39,7 @@ async def test_usage_reported_by_a_provider_replaces_the_estimate() -> None:
         assert (counted["input_tokens"], counted["output_tokens"]) == (7, 2) and "estimated" not in counted
 
 
-async def test_the_tokens_of_models_are_in_the_metrics_by_tenant_and_model() -> None:
+async def test_the_tokens_of_models_are_in_the_metrics_by_tenant() -> None:
     async with house([("one two", Usage(input_tokens=7, output_tokens=2, cache_read_tokens=3))]) as hub:
         await (await hub.tenant("acme")).ask("hello")
         lines = (await hub.nobody("GET", "/v1/metrics")).body.decode().splitlines()

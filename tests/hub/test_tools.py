@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -24,13 +25,13 @@ from dragoman.hub.store.artifacts import Artifacts, clean_path
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.memories import SHARED, Memories, RelationExists, Scratchpads
 from dragoman.hub.store.memory_search import MemorySearch
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.todos import Todos
-from dragoman.hub.tools import Command, Session
-from dragoman.hub.tools.fetcher import HttpFetcher, html_text
-from dragoman.hub.tools.mcp import McpServers, read_registry
+from dragoman.hub.tools import Command, Session, remote_agents
+from dragoman.hub.tools.fetcher import HttpFetcher
+from dragoman.hub.tools.mcp import McpServers
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
-from dragoman.hub.tools.remote_agents import read_registry as read_remotes
-from dragoman.hub.tools.toolbox import ExternalServices
+from dragoman.hub.tools.toolbox import open_services
 from dragoman.hub.tools.web import Hit
 from dragoman.mcp.connection import McpServer
 from dragoman.model.ops import CancelTask, ListTasks
@@ -132,7 +133,7 @@ async def test_a_command_that_runs_again_after_a_crash_writes_nothing_twice(
     assert [todo.state for todo in await Todos(database).list(1, conversation=10, states=("completed",))] == [
         "completed"
     ]
-    assert [file.path for file in await Artifacts(database, BLOBS).list(1, 10)] == ["a.txt"]
+    assert [file.path for file in await Artifacts(database, BLOBS).of_conversation(1, 10)] == ["a.txt"]
     assert len(await memories.list(1, types=("learning",))) == 1
     await fed(home, "/mem write a note", conversation_id=10)
     assert (await pads.read(1, "index")).count("a note") == 2, (
@@ -161,7 +162,7 @@ async def test_memory_is_written_found_linked_and_ended(home: House) -> None:
         "/mem add entry project New plan --supersedes #1\nTuesday.\n/endmem\n/mem entries project\n/mem invalidate 1",
     )
     assert "New plan" in said and "Rocket launch plan" not in said.split("[/mem entries project]")[1]
-    assert "ERR: there is no entry '1' that holds" in said
+    assert "ERR: there is no valid entry '1'" in said
 
 
 async def test_an_unclosed_or_malformed_command_is_an_error_not_a_crash(home: House) -> None:
@@ -205,6 +206,21 @@ async def test_a_file_of_another_conversation_is_reached_through_a_memory(
         and "secret plan" in said
         and "/read #1 via=mem:1" in said
     )
+
+
+async def test_an_agent_cannot_link_a_file_that_it_may_not_read(home: House, database: Database) -> None:
+    """A page that an agent obeys would reach the files of every conversation this way."""
+    await database.change(
+        "insert into conversations (id, tenant_id, agent_id, created_at, updated_at) values (11, 1, 'index', 0, 0)"
+    )
+    await Artifacts(database, BLOBS).put("1", 10, "a.md", b"secret plan")
+    link = "/mem add entry user x --artifact #1\ny\n/endmem\n/read #1 via=mem:1"
+    said = await fed(home, link, conversation_id=11)
+    assert "ERR: there is no artifact #1" in said and "secret plan" not in said
+    said = await fed(home, link, conversation_id=10)
+    assert "OK: added entry #1" in said and "secret plan" in said
+    said = await fed(home, link.replace("mem:1", "mem:2"), conversation_id=11)
+    assert "OK: added entry #2" in said and "secret plan" in said, "an entry has linked it before"
 
 
 async def test_quotas_and_paths_of_files(database: Database) -> None:
@@ -263,6 +279,32 @@ async def test_entries_of_the_conversation_come_first(database: Database) -> Non
     assert found[0] == ours.id and elsewhere.id not in found
     found = [e.id for e in await memories.search("1", wide)]
     assert found[0] == ours.id and elsewhere.id in found
+
+
+@pytest.mark.parametrize(
+    ("title", "queries"),
+    [
+        ("Ask bob@example.com", ["bob", "example", "bob@example.com"]),
+        ("Use node.js, not C++", ["node", "js", "node.js", "c"]),
+        ("See https://wiki.corp.org/pages/on-call?x=1", ["wiki", "pages", "call", "on-call", "x"]),
+        ("It is in src/foo/bar_baz.txt", ["foo", "bar", "bar_baz", "txt"]),
+        ("Ticket GB-4711 of 2026-11-19", ["4711", "gb", "11", "19", "2026-11-19"]),
+        ("Version 1.2.3 costs 3.50", ["2", "50", "1.2.3"]),
+        ("Who is off now", ["who", "off", "now"]),
+        ("“Grüße” – don’t panic…", ["grüße", "don't", "don", "panic"]),
+        ("She was running", ["run", "runs"]),
+    ],
+)
+async def test_an_entry_is_found_by_each_of_its_words(
+    database: Database, title: str, queries: list[str]
+) -> None:
+    entry = await Memories(database).add("1", "user", title)
+    await Memories(database).add("1", "user", "Quite another thing")
+    found = {
+        query: [each.id for each in await Memories(database).search("1", MemorySearch(query=query))]
+        for query in queries
+    }
+    assert found == {query: [entry.id] for query in queries}
 
 
 async def test_open_todos_stand_before_the_next_request(home: House) -> None:
@@ -348,10 +390,6 @@ async def test_pages_are_read_as_text_and_the_guard_decides_where(shed: Begin, d
         await guarded.close()
 
 
-def test_a_page_without_its_markup() -> None:
-    assert html_text("<ul><li>a<li>b</ul><style>x</style>c&nbsp;d") == "a\nb\nc d"
-
-
 async def test_search_has_a_provider_or_says_that_there_is_none(
     shed: Begin, database: Database, home: House
 ) -> None:
@@ -412,34 +450,6 @@ async def test_mcp_servers_are_reached_over_http_too(shed: Begin, database: Data
         await servers.close()
 
 
-def test_registries_are_read_and_explained(tmp_path: Path) -> None:
-    file = tmp_path / "registry.json"
-    assert read_registry(file) == {} and read_remotes(file) == {}
-    file.write_text('{"servers": {"x": {}}}')
-    with pytest.raises(InvalidParams, match="either a command or a url"):
-        read_registry(file)
-    file.write_text('{"agents": {"x": {"url": "https://x", "auth": {"type": "basic"}}}}')
-    with pytest.raises(InvalidParams, match=r"auth\.type 'basic'"):
-        read_remotes(file)
-
-
-@pytest.mark.parametrize(
-    ("read", "text", "why"),
-    [
-        (read_remotes, '{"agents": {"x": {"url": "weather.example.com"}}}', "is no http or https URL"),
-        (read_remotes, '{"agents": {"x": {"url": "https://x", "timeout": 0}}}', "timeout"),
-        (read_remotes, '{"agents": {"x y": {"url": "https://x"}}}', "'x y' is no name"),
-        (read_registry, '{"servers": {"": {"command": "x"}}}', "'' is no name"),
-        (read_registry, '{"servers": {"x": {"command": "x", "call_timeout_ms": -1}}}', "call_timeout_ms"),
-    ],
-    ids=["url", "timeout", "name", "server", "server timeout"],
-)
-def test_a_registry_with_invalid_names_is_refused(tmp_path: Path, read: Any, text: str, why: str) -> None:
-    (tmp_path / "registry.json").write_text(text)
-    with pytest.raises(InvalidParams, match=why):
-        read(tmp_path / "registry.json")
-
-
 async def test_a_registry_that_is_wrong_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a2a_agents.json").write_text("[]")
     (tmp_path / "mcp_servers.json").write_text('{"servers": {"adder": {"command": "nowhere"}}}')
@@ -485,15 +495,17 @@ async def test_pages_are_opened_in_a_browser_if_there_is_one(
     assert "ERR: /browse is not available: this hub has no browser" in await fed(home, "/browse https://x/a")
 
 
-async def test_a_browser_is_sent_only_where_the_guard_lets_it_go(tmp_path: Path) -> None:
+async def test_a_browser_is_sent_only_where_the_guard_lets_it_go(tmp_path: Path, database: Database) -> None:
     for private in (False, True):
-        reach = ExternalServices(Settings(data=str(tmp_path), allow_private=private), HubMetrics())
+        given = Settings(data=str(tmp_path), allow_private=private)
+        reach = open_services(given, HubMetrics(), Policies(database))
+        assert reach.check is not None
         async with served(neighbour().app(store="memory:")) as url:
             if private:
-                await reach._check(f"{url}/page#part")
+                await reach.check(f"{url}/page#part")
             else:
                 with pytest.raises(OSError, match="not on the internet"):
-                    await reach._check(f"{url}/page")
+                    await reach.check(f"{url}/page")
         await reach.close()
 
 
@@ -518,7 +530,19 @@ def neighbour(stuck: asyncio.Event | None = None, ended: asyncio.Event | None = 
     return agent
 
 
-async def test_defect_11_a_dead_remote_delays_no_other_and_loopback_needs_permission(
+def slow(begun: asyncio.Event, go: asyncio.Event) -> Agent:
+    agent = Agent("Slow", "Takes its time.")
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        begun.set()
+        await go.wait()
+        return "at last"
+
+    return agent
+
+
+async def test_a_dead_remote_delays_no_other_and_loopback_needs_permission(
     shed: Begin, database: Database
 ) -> None:
     async with served(neighbour().app(store="memory:")) as url:
@@ -530,7 +554,8 @@ async def test_defect_11_a_dead_remote_delays_no_other_and_loopback_needs_permis
             },
             guard=Guard(http=True),
         )
-        assert remotes.lines() == []  # at once, whatever the remotes do
+        unread = [f"{name}  (card not read yet)" for name in ("weather", "forbidden", "dead")]
+        assert remotes.lines() == unread, "at once, whatever the remotes do"
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         said = await fed(
@@ -545,7 +570,54 @@ async def test_defect_11_a_dead_remote_delays_no_other_and_loopback_needs_permis
         assert any(line.startswith("weather — Knows the weather.") for line in remotes.lines())
 
 
-async def test_defect_11_a_cancel_reaches_the_remote_agent(shed: Begin, database: Database) -> None:
+async def test_agents_do_not_see_the_secrets_in_the_address_of_a_remote(
+    shed: Begin, database: Database
+) -> None:
+    async with served(neighbour().app(store="memory:")) as url:
+        secret = f"{url.replace('://', '://ada:hidden1@')}?key=hidden2"
+        remotes = RemoteAgents({"weather": RemoteAgent(url=secret, allow_private=True)}, guard=Guard())
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        said = await fed(home, "/a2a list\n/a2a card weather\n/a2a call weather Rome?")
+        assert "hidden" not in said and url.partition("://")[2] in said
+        await remotes.close()
+    remotes = RemoteAgents({"dead": RemoteAgent(url=secret, allow_private=True)}, guard=Guard())
+    home = await shed(
+        ScriptedModel([]), tools=toolbox(database, model=ScriptedModel([]), remotes=remotes), peers=remotes
+    )
+    said = await fed(home, "/a2a list\n/a2a card dead\n/a2a call dead Rome?")
+    assert "hidden" not in said and "unavailable" in said
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 500])
+async def test_neither_an_agent_nor_the_log_shows_the_key_of_an_mcp_server(
+    shed: Begin, database: Database, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mcp")
+    asked = []
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            headers = [(b"content-type", b"text/plain"), (b"location", b"/elsewhere")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"no"})
+
+    caplog.set_level(logging.DEBUG)
+    async with served(refusing) as url:
+        server = McpServer(url=f"{url}/mcp?key=hidden1", headers={"Authorization": "Bearer hidden2"})
+        servers = McpServers({"it": server})
+        tools = toolbox(database, model=ScriptedModel([]), mcp=servers)
+        home = await shed(ScriptedModel([]), tools=tools)
+        said = await fed(home, "/mcp tools\n/mcp call it x {}")
+        await servers.close()
+    assert "the MCP server 'it' could not be started" in said and "hidden" not in said
+    assert set(asked) == {"/mcp"}, "no redirect is followed with the operator's headers"
+    ours = [each.getMessage() for each in caplog.records if not each.name.startswith("uvicorn")]
+    assert "hidden" not in "\n".join(ours)
+
+
+async def test_a_cancel_reaches_the_remote_agent(shed: Begin, database: Database) -> None:
     stuck, ended = asyncio.Event(), asyncio.Event()
     async with served(neighbour(stuck, ended).app(store="memory:")) as url:
         remotes = RemoteAgents({"weather": RemoteAgent(url=url, allow_private=True)}, guard=Guard())
@@ -578,6 +650,28 @@ async def test_a_remote_call_over_its_time_limit_is_canceled(shed: Begin, databa
         await asyncio.wait_for(ended.wait(), 5)
 
 
+async def test_a_remote_that_never_stops_answering_is_canceled(
+    shed: Begin, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_agents, "MAX_ANSWER_BYTES", 2 << 20)
+    agent, ended = Agent("Endless", "Has much to say."), asyncio.Event()
+
+    @agent.skill
+    async def talk(turn: Turn) -> str:
+        try:
+            while True:
+                await turn.file(b"x" * 100_000, name="more.bin")
+        finally:
+            ended.set()
+
+    async with served(agent.app(store="memory:")) as url:
+        remotes = RemoteAgents({"it": RemoteAgent(url=url, allow_private=True)}, guard=Guard())
+        tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
+        home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
+        assert "ERR: it answered with more than 2 MB" in await fed(home, "/a2a call it hello")
+        await asyncio.wait_for(ended.wait(), 10)
+
+
 class OnText:
     """An application, and the requests that it got: method, path and headers."""
 
@@ -604,46 +698,48 @@ async def test_the_card_of_a_remote_is_fetched_again_and_a_dead_one_is_listed_as
         remotes = RemoteAgents(known, guard=Guard(), ttl=300.0, clock=lambda: clock[0])
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
-        assert (await remotes.listed())[0].startswith("weather — Knows")
+        assert (await remotes.fetch_lines())[0].startswith("weather — Knows")
         first = app.cards()
-        await remotes.listed()
+        await remotes.fetch_lines()
         assert app.cards() == first >= 1, "it is kept for a while"
         clock[0] += 301
-        assert (await remotes.listed())[0].startswith("weather — Knows")
+        assert (await remotes.fetch_lines())[0].startswith("weather — Knows")
         assert app.cards() > first, "and then fetched again, whatever HTTP allows to keep"
         assert "Sunny" in await fed(home, "/a2a call weather Rome?"), "over the new connection"
     clock[0] += 301
-    assert (await remotes.listed())[0].startswith("weather  (card unavailable")
+    assert (await remotes.fetch_lines())[0].startswith("weather  (card unavailable")
     assert remotes.lines()[0].startswith("weather  (card unavailable"), "also in the roster"
     async with served(app, port=int(url.rpartition(":")[2])):
         clock[0] += 31
-        assert (await remotes.listed())[0].startswith("weather — Knows"), "until it is back"
+        assert (await remotes.fetch_lines())[0].startswith("weather — Knows"), "until it is back"
     assert "ERR:" in await fed(home, "/a2a call weather Rome?")
-    assert (await remotes.listed())[0].startswith("weather  (card unavailable"), (
+    assert (await remotes.fetch_lines())[0].startswith("weather  (card unavailable"), (
         "a call that fails tells, too"
     )
+
+
+async def test_cards_of_remotes_are_fetched_again_though_nobody_asks() -> None:
+    app = OnText(neighbour().app(store="memory:"))
+    async with served(app) as url:
+        remotes = RemoteAgents({"weather": RemoteAgent(url=url, allow_private=True)}, guard=Guard(), ttl=0.05)
+        remotes.periodic.start()
+        await until(app.cards, lambda cards: cards > 2)
+        await remotes.close()
+        assert not remotes.periodic.running
 
 
 async def test_a_call_that_goes_on_keeps_its_connection_while_the_card_is_fetched_again(
     shed: Begin, database: Database
 ) -> None:
-    go, begun = asyncio.Event(), asyncio.Event()
-    agent = Agent("Slow", "Takes its time.")
-
-    @agent.skill
-    async def wait(turn: Turn) -> str:
-        begun.set()
-        await go.wait()
-        return "at last"
-
-    async with served(agent.app(store="memory:")) as url:
+    begun, go = asyncio.Event(), asyncio.Event()
+    async with served(slow(begun, go).app(store="memory:")) as url:
         remotes = RemoteAgents({"slow": RemoteAgent(url=url, allow_private=True)}, guard=Guard(), ttl=-1.0)
         tools = toolbox(database, model=ScriptedModel([]), remotes=remotes)
         home = await shed(ScriptedModel([]), tools=tools, peers=remotes)
         asking = asyncio.create_task(fed(home, "/a2a call slow now"))
         await asyncio.wait_for(begun.wait(), 10)
         before = (await remotes._connection("slow")).client
-        await remotes.listed()
+        await remotes.fetch_lines()
         assert (await remotes._connection("slow")).client is not before
         go.set()
         assert "at last" in await asking

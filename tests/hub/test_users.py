@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.hub.api.access import Users
-from dragoman.hub.settings import InvalidSetting, Settings, settings
+from dragoman.hub.settings import InvalidSetting, Settings, load_settings
+from dragoman.hub.tenants.users import Users
 from tests.auth.issuer import AUDIENCE, EC, ISSUER, OTHER_EC, PUBLISHED, Pages, claims, mint
 from tests.hub.house import Caller, House, events, house, message
 
@@ -22,7 +22,7 @@ def trust(hub: House, pages: Pages | None = None, **rules: Any) -> None:
     """Let the hub read the pages of the issuer without a network."""
     given = Settings(**{**RULES, **{f"oidc_{name}": value for name, value in rules.items()}})
     pages = pages or Pages(**{CONFIGURATION: {"issuer": ISSUER, "jwks_uri": KEYS}, KEYS: PUBLISHED})
-    hub.hub.identify_user = Users(hub.hub.tenants, given, pages).identify
+    hub.hub.users = Users(hub.hub.tenants, given, cast(Any, pages))
 
 
 def user(hub: House, name: str = "ada", scope: str = "dragoman:run", **more: Any) -> Caller:
@@ -48,7 +48,7 @@ async def test_a_user_acts_for_the_tenant_of_the_claim_and_shares_what_it_has() 
             assert (await other.rpc("index", "tasks/get", {"id": task})).json["result"]["id"] == task
         assert (await bob.rpc("index", "message/send", message("hi"))).json["error"]
         assert (await ada("POST", "/v1/agents", {})).status == 403
-        entries = await hub.hub._store.audit.entries()
+        entries = await hub.hub.store.audit.entries()
         assert {entry.principal for entry in entries} >= {f"1/{ISSUER}#ada"}
         listed = (await acme("GET", "/v1/tokens")).json["tokens"]
         assert [(each["kind"], each["scope"]) for each in listed] == [
@@ -72,6 +72,12 @@ async def test_a_user_acts_for_the_tenant_of_the_claim_and_shares_what_it_has() 
         ({"aud": "another"}, 401),
         ({"exp": 1}, 401),
         ({"sub": "x" * 1000}, 401),
+        ({"sub": "ada\0"}, 401),
+        ({"sub": "ada\n"}, 401),
+        ({"sub": "ada\x1b[2J"}, 401),
+        ({"tenant": "01"}, 403),
+        ({"tenant": "1.0"}, 403),
+        ({"tenant": "\u0661"}, 403),
         ({"tenant": ["acme"]}, 200),
         ({"tenant": "1"}, 200),
         ({"tenant": 1}, 200),
@@ -100,10 +106,31 @@ async def test_a_token_that_somebody_else_signed_is_refused_over_all_bindings() 
         assert (await forged("GET", "/v1/a2a/agents/index/tasks", a2a_version="1.0")).status == 401
 
 
+async def test_a_stream_ends_when_the_token_of_its_user_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with house(**RULES) as hub:
+        trust(hub)
+        await hub.tenant("acme")
+        stream = user(hub, exp=int(time.time()) + 300).open("GET", "/v1/notifications/stream")
+        await stream.until(lambda: b"open" in stream.body)
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + 301)
+        hub.hub.admission.check_readers_again()
+        await stream.end()
+
+
 async def test_users_without_an_issuer_are_refused() -> None:
     async with house() as hub:
         await hub.tenant("acme")
         assert (await user(hub)("GET", "/v1/agents")).status == 401
+
+
+async def test_the_name_of_a_claim_may_have_dots() -> None:
+    claim = "https://acme.example/tenant"
+    async with house(**RULES) as hub:
+        trust(hub, tenant_claim=claim)
+        await hub.tenant("acme")
+        ada = user(hub, **{claim: "acme", "tenant": "other"})
+        assert (await ada("GET", "/v1/whoami")).json["tenant"]["name"] == "acme"
 
 
 async def test_the_claims_are_those_of_the_settings() -> None:
@@ -152,8 +179,8 @@ async def test_an_issuer_that_cannot_be_reached_is_no_failure_of_the_token() -> 
 
 def test_an_issuer_needs_an_audience() -> None:
     with pytest.raises(InvalidSetting, match="oidc_audience"):
-        settings({"oidc_issuer": ISSUER}, environment={}, config="none.toml")
-    given = settings(
+        load_settings({"oidc_issuer": ISSUER}, environment={}, config="none.toml")
+    given = load_settings(
         {}, environment={"DRAGOMAN_OIDC_ISSUER": ISSUER, "DRAGOMAN_OIDC_AUDIENCE": "a, b"}, config="none.toml"
     )
     assert given.oidc_audience == ("a", "b")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.request import urlopen
 
 from dragoman.bridge.application import make_bridge
-from dragoman.bridge.settings import one_route
+from dragoman.bridge.settings import make_one_route
 from dragoman.server.runtime import running
 from tests.interop.matrix import FROM_THEM, TO_THEM, align, display_name, write_between
 from tests.interop.running import Outcome, checks_at, serving
@@ -285,7 +285,7 @@ def _bridges(settings: dict[str, dict[str, Any]]) -> Iterator[dict[str, str]]:
         async with AsyncExitStack() as stack:
             try:
                 for name, route in settings.items():
-                    app = make_bridge(one_route(**route)).app(store="memory:", grpc_port=0)
+                    app = make_bridge(make_one_route(**route)).app(store="memory:", grpc_port=0)
                     urls[name] = await stack.enter_async_context(running(app))
             finally:
                 ready.set()

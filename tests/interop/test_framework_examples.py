@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import TaskState, connect
 from dragoman.cli.new import TEMPLATES, write_project
-from dragoman.hub.models.local import weights
+from dragoman.hub.models.local import find_weights
 from tests.interop.environments import install, python
 from tests.serving import Server
 
@@ -158,7 +158,7 @@ async def test_a_new_project_with_a_framework_passes_its_tests_and_asks_after_a_
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("framework", FILES)
 async def test_an_example_answers_with_a_real_model_in_its_process(framework: str, tmp_path: Path) -> None:
-    if (file := weights()) is None:
+    if (file := find_weights()) is None:
         pytest.skip("there is no small model: make model")
     install(framework)
     env = {"OPENAI_API_KEY": "", "MODEL_FILE": str(file), "PYTHONWARNINGS": "ignore"}

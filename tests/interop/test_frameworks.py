@@ -7,6 +7,9 @@ its model does.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +21,7 @@ import pytest_asyncio
 from dragoman import Part, TaskState, connect
 from dragoman.client import Client, TaskFailed
 from dragoman.model.usage import USAGE
-from tests.interop.environments import install, python
+from tests.interop.environments import ROOT, install, python
 from tests.serving import Server
 from tests.waiting import until
 
@@ -565,3 +568,14 @@ async def test_the_question_of_an_agent_that_is_a_tool_passes_up_and_the_answer_
             said = str(reply)
             assert reply.state is TaskState.COMPLETED
             assert "another ticket for" in said and "Monday" in said and "Friday" in said
+
+
+async def test_openai_agents_forget_calls_of_other_agents_that_were_left_open(tmp_path: Path) -> None:
+    install("openai-agents")
+    program = "tests.interop.frameworks.openai_agents_open_calls"
+    env = {**os.environ, "SCRIPT_DIR": str(tmp_path), "OPENAI_API_KEY": "none"}
+    done = subprocess.run(
+        [python("openai-agents"), "-m", program], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"fail_between_two_calls": 0, "ask_without_an_answer": 4}

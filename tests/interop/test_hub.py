@@ -76,8 +76,8 @@ async def test_the_task_that_their_server_has_for_a_message_is_found(library: st
         async for batch in service.stream(Call(), SendMessage(message=message)):
             for response in batch:
                 tasks.apply(response.event)
-        assert await remotes.has("theirs", "ours-1") == tasks.task_id != ""
-        assert await remotes.has("theirs", "another") == ""
+        assert await remotes.find_task("theirs", "ours-1") == tasks.task_id != ""
+        assert await remotes.find_task("theirs", "another") == ""
         await remotes.close()
     finally:
         await asyncio.to_thread(server.__exit__, None, None, None)

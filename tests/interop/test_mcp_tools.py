@@ -99,7 +99,7 @@ async def test_a_question_of_the_server_that_has_everything() -> None:
         assert declined.state is TaskState.COMPLETED and "declined" in declined.data["text"]
 
 
-async def test_the_server_that_remembers(tmp_path: Path) -> None:
+async def test_an_agent_uses_the_reference_server_of_memories(tmp_path: Path) -> None:
     env = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     async with agent_with(reference(NODE, "mcp-server-memory", env=env)) as client:
         ada = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
@@ -109,7 +109,7 @@ async def test_the_server_that_remembers(tmp_path: Path) -> None:
         assert (await use(client, "create_entities", entities=["Ada"]))["why"] == "arguments"
 
 
-async def test_the_server_of_files(tmp_path: Path) -> None:
+async def test_an_agent_uses_the_reference_server_of_files_with_approvals(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     async with agent_with(

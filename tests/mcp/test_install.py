@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.mcp.install import CLIENTS, InstallError, config_file, entry, plan, write
+from dragoman.mcp.install import CLIENTS, InstallError, config_file, make_entry, plan_change, write
 
 URL = "http://127.0.0.1:1"
 """Nobody answers there."""
@@ -109,6 +109,14 @@ def test_a_toml_file_that_cannot_take_it_is_not_touched(content: str, place: Pat
     assert path.read_text() == content
 
 
+def test_a_name_of_no_agent_is_not_added(place: Path, capsys: Any) -> None:
+    assert install("vscode", "curency") == 1
+    assert capsys.readouterr().err == (
+        "dragoman: 'curency' is neither a URL nor a file, and [agents] in dragoman.toml has no such name\n"
+    )
+    assert list(Path.cwd().iterdir()) == []
+
+
 def test_print_changes_nothing(place: Path, capsys: Any) -> None:
     assert install("cursor", URL, "--name", "desk", "--print") == 0
     assert not (place / "home").exists()
@@ -151,7 +159,7 @@ def test_a_link_stays_a_link(place: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
-    change = plan(CLIENTS["cursor"], path, "desk", entry(CLIENTS["cursor"], ["x"]))
+    change = plan_change(CLIENTS["cursor"], path, "desk", make_entry(CLIENTS["cursor"], ["x"]))
     path.write_text('{"new": 1}')
     with pytest.raises(InstallError, match="changed by somebody else"):
         write(change)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from dragoman.mcp.questions import Elicited, form_of
+from dragoman.mcp.questions import ElicitAnswer, form_of
 from dragoman.model.content import Message, Part
 from dragoman.model.schema import json_schema
 from dragoman.model.values import Unfit, answer_as
@@ -42,7 +42,7 @@ NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
     ],
 )
 def test_an_answer_that_fits_is_the_content_of_the_form(schema: Any, said: Any, content: Any) -> None:
-    assert answer_as(form_of(schema), _message(said)) == Elicited(action="accept", content=content)
+    assert answer_as(form_of(schema), _message(said)) == ElicitAnswer(action="accept", content=content)
 
 
 @pytest.mark.parametrize(

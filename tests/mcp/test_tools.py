@@ -353,7 +353,7 @@ async def test_tools_of_several_servers_have_the_names_of_their_servers_before_t
             "text"
         ] == "paid 1"
         both = (await client({"tool": "add", "arguments": {"a": 1, "b": 1}}, skill="handle")).data
-        assert both["message"] == "several tools are called 'add': say here_add and there_add"
+        assert both["message"] == "several tools are called 'add': use here_add and there_add"
 
 
 async def test_a_tool_is_not_looked_for_elsewhere_when_its_server_is_away(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dragoman.mcp.connection import MAX_RESPONSE_BYTES
 from dragoman.push import Guard
 from tests.mcp import tool_server
 from tests.mcp.test_tools import connected
-from tests.serving import lasting_port
+from tests.ports import free_port
 from tests.waiting import until
 
 
@@ -55,7 +55,7 @@ async def used(client: Any, tool: str, **arguments: Any) -> Any:
 async def test_a_server_that_was_restarted_is_connected_to_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool
 ) -> None:
-    port = lasting_port()
+    port = free_port()
     async with connected(mcp(f"http://127.0.0.1:{port}/mcp", legacy=legacy, timeout=10)) as client:
         away = await used(client, "pay", amount=1)
         assert away["why"] == "unreachable" and not (tmp_path / "pay").exists()
@@ -81,7 +81,7 @@ async def test_headers_are_sent_and_never_to_another_origin() -> None:
             seen.append(("here", dict(scope["headers"]).get(b"x-key", b"")))
             await _answer(send, 307, (b"location", target.encode()))
 
-    async with serving(elsewhere, lasting_port()) as target, serving(app, lasting_port()) as url:
+    async with serving(elsewhere, free_port()) as target, serving(app, free_port()) as url:
         async with connected(mcp(url, headers={"X-Key": "secret"}, timeout=5)) as client:
             assert (await used(client, "add", a=1, b=1))["why"] == "unreachable"
     assert ("here", b"secret") in seen and not [each for each in seen if each[0] == "elsewhere"]
@@ -109,7 +109,7 @@ async def test_an_answer_that_is_too_large_is_not_read(kind: str) -> None:
             if await _disconnected(receive):
                 return
 
-    async with serving(app, lasting_port()) as url, connected(mcp(url, timeout=10)) as client:
+    async with serving(app, free_port()) as url, connected(mcp(url, timeout=10)) as client:
         assert (await used(client, "add", a=1, b=1))["why"] == "unreachable"
     assert sent < 6 * MAX_RESPONSE_BYTES
 
@@ -118,14 +118,14 @@ async def test_an_answer_that_is_too_large_is_not_read(kind: str) -> None:
 async def test_an_answer_that_cannot_be_read_does_not_end_the_calls_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool
 ) -> None:
-    async with tools_at(lasting_port(), monkeypatch, tmp_path) as url:
+    async with tools_at(free_port(), monkeypatch, tmp_path) as url:
         async with connected(mcp(url, legacy=legacy, timeout=20)) as client:
             slow = await client.send({"tool": "slow_pay"}, skill="handle", wait=False)
             await until((tmp_path / "slow_pay").exists)
             large = await used(client, "long", characters=MAX_RESPONSE_BYTES + 1)
             assert large["why"] in ("unreachable", "error")
             (tmp_path / "go").touch()
-            ended = await until(lambda: client.get(slow.id), lambda task: task.state.over)
+            ended = await until(lambda: client.get(slow.id), lambda task: task.state.settled)
             assert ended.artifacts[0].parts[0].data["text"] == "paid"
 
 
@@ -160,7 +160,7 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_used(
         async def dial(self, host: str, port: int) -> socket.socket:
             raise AssertionError
 
-    port = lasting_port()
+    port = free_port()
     async with tools_at(port, monkeypatch, tmp_path):
         server = mcp(f"http://tools.example.com:{port}/mcp", guard=Rebinding(), timeout=10)
         async with connected(server) as client:

@@ -37,7 +37,7 @@ class Served:
         await self.server.start()
 
     async def end_of(self, task: Task) -> Task:
-        ended = await until(lambda: self.client.get(task.id), lambda found: found.state.over)
+        ended = await until(lambda: self.client.get(task.id), lambda found: found.state.settled)
         assert isinstance(ended, Task)
         return ended
 

@@ -54,7 +54,8 @@ def test_words_for_no_in_many_languages_are_false(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "maybe", "no problem", "yes no", "not sure", "ok but not today", "?", "please", "y" * 100_000, "yes " * 50_000]
+    "text", ["", "maybe", "no problem", "yes no", "not sure", "ok but not today", "?", "please", "y" * 100_000, "yes " * 50_000,
+             "ok?", "yes please?", "はい？", "نعم؟", "ναι;", "no?", "-1", "\u22121", "!yes"],
 )  # fmt: skip
 def test_an_answer_that_is_neither_yes_nor_no_is_not_guessed(text: str) -> None:
     assert yes_or_no(text) is None

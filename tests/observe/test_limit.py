@@ -69,11 +69,16 @@ async def full() -> AsyncIterator[Full]:
         go.set()
 
 
+@pytest.mark.parametrize(
+    "claims", [{}, {"Dragoman-Depth": "1"}], ids=["anybody", "an agent of ours, it says"]
+)
 @pytest.mark.parametrize("agent", ["waits", "echoes"])
 @pytest.mark.parametrize("how", ASKED)
-async def test_a_full_server_answers_503_with_retry_after(full: Full, how: str, agent: str) -> None:
+async def test_a_full_server_answers_503_with_retry_after(
+    full: Full, how: str, agent: str, claims: dict[str, str]
+) -> None:
     path, body, version = ASKED[how]
-    headers = {"A2A-Version": version} if version else {}
+    headers = {**claims, **({"A2A-Version": version} if version else {})}
     async with asyncio.timeout(10), raw.post(f"{full.url}/{agent}{path}", body, headers) as response:
         assert (response.status, response.headers.get("retry-after")) == (503, "1")
         assert b"too much to do" in await raw.read(response)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,7 @@ from dragoman.client.transport.network import AddressRefused, HttpTransport
 from dragoman.client.transport.transport import NotSent
 from dragoman.push.guard import Guard, effective_address, is_public
 from tests.push.net import PUBLIC, Net
+from tests.waiting import until
 
 
 def _words(text: str) -> list[str]:
@@ -298,3 +302,27 @@ class _Listening:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+
+
+async def test_names_that_take_long_to_resolve_delay_no_other_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server of a stranger may not answer for half a minute."""
+    over, begun = threading.Event(), []
+    real = socket.getaddrinfo
+
+    def look(host: str, *given: Any, **options: Any) -> Any:
+        if host != "127.0.0.1":
+            begun.append(host)
+            over.wait()
+        return real("127.0.0.1", *given, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    slow, other = Guard(allow_private=True), Guard(allow_private=True)
+    waiting = [asyncio.create_task(slow.addresses(f"{n}.example", 80)) for n in range(50)]
+    try:
+        await until(lambda: len(begun) == 32)
+        async with asyncio.timeout(10):
+            assert await other.addresses("127.0.0.1", 80) == ["127.0.0.1"]
+        assert not any(each.done() for each in waiting)
+    finally:
+        over.set()
+    assert await asyncio.gather(*waiting) == [["127.0.0.1"]] * 50

@@ -61,7 +61,7 @@ class Wire:
 @pytest.fixture(autouse=True)
 def _no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that is far away answers after seconds, and the test would wait for it in the end."""
-    monkeypatch.setattr("dragoman.push.guard._resolve", Net().resolve)
+    monkeypatch.setattr("dragoman.push.guard._Resolver.resolve", Net().resolve)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ async def test_the_push_methods_of_the_first_version_take_the_second_versions_pa
     assert (await wire.rpc("tasks/pushNotification/set", given))["result"] == given
 
 
-async def test_http_and_json(wire: Wire) -> None:
+async def test_push_configs_are_managed_over_http_and_json(wire: Wire) -> None:
     task = await wire.task()
     base = f"/tasks/{task}/pushNotificationConfigs"
     body = {"url": URL, "token": "t0k"}

@@ -29,7 +29,7 @@ async def test_base_url_includes_the_mount_path() -> None:
     assert card["url"] == "http://agents.example/sub/"
 
 
-async def test_the_operator_knows_best() -> None:
+async def test_the_public_url_of_the_operator_goes_before_all_headers() -> None:
     app = {"public_url": "https://public.example/a2a/", "trusted_proxies": ["*"]}
     assert await url(app=app, headers={"X-Forwarded-Host": "other"}) == "https://public.example/a2a/"
 

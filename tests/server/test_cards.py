@@ -170,7 +170,7 @@ async def test_pages_of_other_origins_may_read_a_card() -> None:
     assert preflight.status == 204 and "A2A-Version" in preflight.headers["access-control-allow-headers"]
 
 
-async def test_unless_they_may_not() -> None:
+async def test_a_card_has_no_cors_header_if_web_pages_may_not_read_it() -> None:
     answer = await request(app_of(card_origin=""), "GET", PATHS[0])
     assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
 

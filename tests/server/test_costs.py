@@ -95,7 +95,7 @@ ENVELOPES: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("body", ENVELOPES.values(), ids=ENVELOPES)
-def test_an_envelope(body: Callable[[int], bytes]) -> None:
+def test_reading_an_envelope_is_linear(body: Callable[[int], bytes]) -> None:
     def case(n: int) -> Callable[[], object]:
         document = body(n)
         return lambda: read_envelope(document)
@@ -177,7 +177,7 @@ def test_a_result_of_each_dialect(name: str) -> None:
     assert_linear(case)
 
 
-def test_cards_and_errors() -> None:
+def test_reading_cards_and_errors_is_linear() -> None:
     def card(n: int) -> Callable[[], object]:
         skill = {"id": "a", "name": "a", "description": "", "tags": [], "security": [{"x": ["y"]}]}
         schemes = {str(i): {"type": "http", "scheme": "bearer"} for i in range(n // 100)}
@@ -197,7 +197,7 @@ def test_cards_and_errors() -> None:
     assert_linear(error)
 
 
-def test_base64_in_any_spelling() -> None:
+def test_reading_base64_in_any_spelling_is_linear() -> None:
     def case(n: int) -> Callable[[], object]:
         text = "-_\n " * (n // 4)
         return lambda: read_base64(text)
@@ -252,11 +252,11 @@ FILLS = {"parts": _fill_parts, "a map": _fill_map, "a list": _fill_list, "string
 
 @pytest.mark.parametrize("codec", [v1_0.CODEC, v0_3.CODEC], ids=["1.0", "0.3"])
 @pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
-def test_protobuf(codec: Any, fill: Any) -> None:
+def test_reading_protobuf_is_linear(codec: Any, fill: Any) -> None:
     assert_linear(lambda n: _proto(n, codec, fill))
 
 
-def test_details_of_a_status() -> None:
+def test_reading_the_details_of_a_status_is_linear() -> None:
     def case(n: int) -> Callable[[], object]:
         details = b"\x1a\x02\x0a\x00" * (n // 4)
         return lambda: read_status("INTERNAL", "x" * n, details)
@@ -277,7 +277,7 @@ STREAMS: dict[str, Callable[[int], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("pieces", STREAMS.values(), ids=STREAMS)
-def test_an_event_stream(pieces: Callable[[int], list[bytes]]) -> None:
+def test_reading_an_event_stream_is_linear(pieces: Callable[[int], list[bytes]]) -> None:
     def case(n: int) -> Callable[[], object]:
         chunks = pieces(n)
 
@@ -297,6 +297,7 @@ def test_an_event_stream(pieces: Callable[[int], list[bytes]]) -> None:
 
 class Sink(asyncio.Transport):
     def write(self, data: Any) -> None: ...
+    def write_eof(self) -> None: ...
     def close(self) -> None: ...
     def is_closing(self) -> bool:
         return False
@@ -411,7 +412,7 @@ def test_a_query(query: Callable[[int], bytes]) -> None:
 
         def work() -> None:
             exchange.version()
-            rest._RestCall(exchange, MagicMock(), found, path, False)._query()
+            rest._RestCall(exchange, MagicMock(), found, path)._query()
 
         return work
 
@@ -438,7 +439,7 @@ HEADERS: dict[str, Callable[[int], dict[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
-def test_headers(headers: Callable[[int], dict[str, bytes]]) -> None:
+def test_reading_headers_is_linear(headers: Callable[[int], dict[str, bytes]]) -> None:
     mount = Mount(service=Scripted(), card=CARD)
     address = Address(trusted_proxies=["*"])
 
@@ -469,7 +470,7 @@ CREDENTIALS: dict[str, Callable[[int], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("shown", CREDENTIALS.values(), ids=CREDENTIALS)
-def test_credentials(shown: Callable[[int], dict[str, str]]) -> None:
+def test_checking_credentials_is_linear(shown: Callable[[int], dict[str, str]]) -> None:
     auth: list[Any] = [
         Bearer({"a": hashed("a" * 40)}),
         Basic({"a": hashed_password("a")}),
@@ -509,7 +510,7 @@ def test_a_message_has_a_thousand_parts_at_most(name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [v1_0.CODEC, v0_3.CODEC], ids=["1.0", "0.3"])
-def test_over_grpc_as_well(codec: Any) -> None:
+def test_messages_with_many_parts_over_grpc_are_linear(codec: Any) -> None:
     def sent(n: int) -> ops.Request:
         def fill(request: Any, said: Any, n: int) -> None:
             parts = said.parts if hasattr(said, "parts") else said.content

@@ -52,7 +52,7 @@ class Patient(Agent):
 
 
 @asynccontextmanager
-async def said_its_last(url: str, sent: bytes) -> AsyncIterator[Wire]:
+async def half_closed(url: str, sent: bytes) -> AsyncIterator[Wire]:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(sent)
@@ -68,7 +68,7 @@ async def said_its_last(url: str, sent: bytes) -> AsyncIterator[Wire]:
 async def test_half_closed_client_gets_the_end_of_its_stream(method: str) -> None:
     agent = Patient()
     app = application(agent, store="memory:", drain=0.0, keepalive=0.08)
-    async with running(app) as url, said_its_last(url, post(method)) as (reader, _):
+    async with running(app) as url, half_closed(url, post(method)) as (reader, _):
         await agent.asked.wait()
         if method == "SendStreamingMessage":
             for _ in range(3):  # it is asked more than once whether it is there
@@ -100,7 +100,7 @@ async def test_a_stream_on_our_own_server_ends_when_its_client_disconnects(batch
 async def test_request_of_a_client_that_left_ends_before_its_task() -> None:
     agent = Patient()
     app = application(agent, store="memory:", drain=0.0, limits=Limits(write_timeout=0.05))
-    async with running(app) as url, said_its_last(url, post("SendMessage")) as (reader, _):
+    async with running(app) as url, half_closed(url, post("SendMessage")) as (reader, _):
         await agent.asked.wait()
         with suppress(ConnectionResetError):
             assert await reader.read(-1) == b""
@@ -131,7 +131,7 @@ async def test_stream_of_a_half_closed_client_that_left_ends() -> None:
     agent = Patient()
     app = application(agent, store="memory:", drain=0.0, keepalive=0.08)
     async with running(app) as url:
-        async with said_its_last(url, post("SendStreamingMessage")) as (reader, _):
+        async with half_closed(url, post("SendStreamingMessage")) as (reader, _):
             await reader.readuntil(b"waiting")
             assert len(app.streams) == 1
         async with asyncio.timeout(10):
@@ -148,6 +148,6 @@ async def test_half_closed_clients_are_served_on_uvloop(tmp_path: Path) -> None:
     async with Server(file) as server:
         said: list[Any] = []
         for method in ("SendMessage", "SendStreamingMessage"):
-            async with said_its_last(server.url, post(method)) as (reader, _):
+            async with half_closed(server.url, post(method)) as (reader, _):
                 said.append(b"here you are" in await reader.read(-1))
         assert said == [True, True]

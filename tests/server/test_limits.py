@@ -51,7 +51,7 @@ def test_the_nodes_are_those_of_the_decoded_document(value: Any, limit: int) -> 
 
 
 @given(st.binary(max_size=200) | st.text('[]{}":,\\1', max_size=200).map(str.encode))
-def test_any_bytes_will_do(document: bytes) -> None:
+def test_limits_of_a_document_take_any_bytes(document: bytes) -> None:
     Limits(max_depth=3).exceeded_by(document)
 
 

@@ -16,7 +16,6 @@ from dragoman.model.task import TaskState
 from dragoman.server.app import App
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
-from dragoman.server.rest import Rest
 from tests.server.wire import (
     CARD,
     HELLO,
@@ -498,13 +497,6 @@ async def test_a_version_the_agent_does_not_speak_is_not_supported(
     service = Scripted()
     answer = await request(app_of(service, versions=versions), "GET", path)
     assert answer.status == 400 and not service.calls
-
-
-async def test_strict_versioning_requires_the_version() -> None:
-    app = app_of(bindings=[Rest(strict_versioning=True)])
-    assert (await request(app, "GET", "/tasks/t1")).status == 400
-    assert (await request(app, "GET", "/tasks/t1", headers={"A2A-Version": "1.0"})).status == 200
-    assert (await request(app, "GET", "/v1/tasks/t1")).status == 200
 
 
 async def test_below_a_mount_called_v1_header_and_body_decide_the_version() -> None:

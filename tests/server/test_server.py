@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.errors import Unavailable
 from dragoman.server.http1.protocol import HttpProtocol, ServerState
 from dragoman.server.http1.server import HttpServer
 from dragoman.server.limits import Limits
@@ -29,6 +30,19 @@ async def test_failed_startup_ends_the_process_with_an_error(caplog: pytest.LogC
         await HttpServer(app, listener, startup=startup).serve(())
     assert caught.value.code == 1 and "the disk is full" in caplog.text
     listener.close()
+
+
+async def test_something_that_is_away_at_the_start_is_reported_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def startup() -> None:
+        raise Unavailable("the bus cannot connect to NATS")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SystemExit) as caught:
+        await HttpServer(app, listener, startup=startup).serve(())
+    assert caught.value.code == 1
+    (record,) = [each for each in caplog.records if "startup failed" in each.message]
+    assert record.message.endswith("the bus cannot connect to NATS") and record.exc_info is None
 
 
 async def test_listener_is_closed_before_the_drain_begins() -> None:

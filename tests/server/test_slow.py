@@ -29,6 +29,7 @@ from tests.waiting import elapse, until
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 LARGE = 8 << 20
 """More than the buffers of two sockets hold."""
 
@@ -101,7 +102,7 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
 async def test_a_head_that_comes_byte_by_byte_is_not_waited_for(begun: bytes) -> None:
     async with running(app_of(head_timeout=0.1)) as url, wire(url) as (reader, writer):
         writer.write(begun)
-        assert await trickle(reader, writer, b"a" if begun else b"\r\n") == b""
+        assert await trickle(reader, writer, b"a" if begun else b"\r\n") == (TIMEOUT if begun else b"")
 
 
 @pytest.mark.parametrize(("begun", "more"), [(b"", b"\r\n"), (b"GET /", b"a")])
@@ -110,7 +111,7 @@ async def test_next_head_that_comes_byte_by_byte_is_not_waited_for(begun: bytes,
         writer.write(HEALTH)
         await reader.readuntil(b'{"status":"ok"}')
         writer.write(begun)
-        assert await trickle(reader, writer, more) == b""
+        assert await trickle(reader, writer, more) == (TIMEOUT if begun else b"")
 
 
 async def test_many_slow_connections_do_not_delay_others() -> None:
@@ -122,7 +123,7 @@ async def test_many_slow_connections_do_not_delay_others() -> None:
             writer.write(HEALTH)
             await reader.readuntil(b'{"status":"ok"}')
         async with asyncio.timeout(15):
-            assert [await reader.read(-1) for reader, _ in plugs] == [b""] * 100
+            assert [await reader.read(-1) for reader, _ in plugs] == [TIMEOUT] * 100
         for _, writer in plugs:
             writer.close()
 
@@ -156,7 +157,7 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
         writer.write(b"GET / HTTP/1.1\r\nX: ")
         async with asyncio.timeout(15):
-            assert await trickle(reader, writer, b"a") == b""
+            assert await trickle(reader, writer, b"a") == TIMEOUT
         writer.close()
 
 
@@ -226,6 +227,9 @@ class Reader:
     def close(self) -> None:
         raise AssertionError("nobody asked")
 
+    def end_head(self) -> None:
+        raise AssertionError("nobody asked")
+
     def abort(self) -> None:
         self.ended.set()
 
@@ -289,6 +293,7 @@ class Full(asyncio.Transport):
         self.ended = asyncio.Event()
 
     def write(self, data: Any) -> None: ...
+    def write_eof(self) -> None: ...
 
     def get_write_buffer_size(self) -> int:
         return 100

@@ -13,7 +13,7 @@ from dragoman.dialects.sse import KEEP_ALIVE, SseReader
 from dragoman.errors import TaskNotFound, UnsupportedOperation
 from dragoman.model.ops import STREAM, SUBSCRIBE, StreamResponse, SubscribeToTask
 from dragoman.model.task import TaskState
-from dragoman.server import exchange
+from dragoman.server import streams
 from dragoman.server.limits import Limits
 from dragoman.server.pipeline import Frames
 from tests.server.wire import HELLO, Scripted, app_of, chunk, open_rpc, reply, request, rpc, status, task
@@ -291,14 +291,14 @@ async def test_error_after_the_first_event_is_the_last_event() -> None:
 async def test_a_connection_that_cannot_be_written_to_gets_no_keep_alive_on_top(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked_for, send = 0, exchange._Stream.send_keep_alive
+    asked_for, send = 0, streams._Stream.send_keep_alive
 
-    def count(stream: exchange._Stream) -> None:
+    def count(stream: streams._Stream) -> None:
         nonlocal asked_for
         asked_for += 1
         send(stream)
 
-    monkeypatch.setattr(exchange._Stream, "send_keep_alive", count)
+    monkeypatch.setattr(streams._Stream, "send_keep_alive", count)
     service = Scripted([chunk("a", 1)], [chunk("b", 2)])
     app = app_of(service, keepalive=0.008)
     answer = open_rpc(app, "SendStreamingMessage", HELLO, headers=V1)

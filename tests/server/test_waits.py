@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.server.exchange import Disconnected, Waits
+from dragoman.server.asgi import Disconnected
+from dragoman.server.waits import Waits
 from tests.waiting import until
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.exchange import DIRECT, AsgiScope, Receive, Send
+from dragoman.server.asgi import DIRECT, AsgiScope, Receive, Send
 from dragoman.server.http1.protocol import HttpProtocol, HttpRequest
 from dragoman.server.http1.server import HttpServer
 from dragoman.server.limits import Limits
@@ -39,6 +39,12 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
         case "/no":  # without a look at the body
             assert direct.respond(403, [], b"", 0)
             return
+        case "/no-more":
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"connection", b"close")]})
+            await send({"type": "http.response.body"})
+            return
+        case "/heard":
+            heard.append("a request")
         case "/stream":
             await send({"type": "http.response.start", "status": 200, "headers": [(b"X", b"1")]})
             for piece in (b"one ", b"", b"two"):
@@ -63,7 +69,9 @@ async def _app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             about.set("somebody")
             assert direct.respond(200, [], before, len(before))
             return
-        case "/late":  # for whom everything is said
+        case "/late" | "/later":  # for whom everything is said
+            if scope["path"] == "/later":
+                await receive()
             while not direct.half_closed:
                 await asyncio.sleep(0)
         case "/wait":
@@ -379,6 +387,25 @@ async def test_a_request_that_is_answered_leaves_nothing_to_the_collector() -> N
     finally:
         gc.enable()
     assert left == []
+
+
+async def test_a_client_that_sent_a_broken_body_and_then_nothing_more_gets_the_response_before_it() -> None:
+    async with _connected() as (reader, writer):
+        broken = _request("POST", "/", "Transfer-Encoding: chunked", body="no number\r\n")
+        writer.write(_request("GET", "/later") + broken)
+        writer.write_eof()
+        answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_request_after_a_response_that_closes_the_connection_is_not_processed() -> None:
+    heard.clear()
+    async with _connected() as (reader, writer):
+        writer.write(_request("POST", "/no-more", "Content-Length: 5", body="bo"))
+        assert CLOSE in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"dy!" + _request("GET", "/heard"))
+        assert await reader.read(-1) == b"0\r\n\r\n"
+    assert heard == []
 
 
 async def test_the_body_of_a_refused_request_is_read_and_dropped() -> None:

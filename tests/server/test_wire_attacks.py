@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -80,6 +81,49 @@ async def test_a_request_names_one_host(url: str, headers: tuple[str, ...]) -> N
     assert said.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a b",
+        "a, b",
+        "http://a",
+        "a/b",
+        "a?b",
+        "u@a",
+        "a:x",
+        "a:1:2",
+        "[x]",
+        "a\\b",
+        '"><script>',
+        "é",
+        "a" * 400,
+    ],
+)
+async def test_a_host_is_a_name_or_an_address(url: str, host: str) -> None:
+    said = await answers(url, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "a",
+        "my_agent:80",
+        "a.example.",
+        "127.0.0.1:8000",
+        "[::1]",
+        "[::ffff:1.2.3.4]:80",
+        "a:",
+        "xn--bcher-kva.ch",
+        "a%20b",
+    ],
+)
+async def test_a_name_or_an_address_is_a_host(url: str, host: str) -> None:
+    said = await answers(url, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_request_of_http_1_0_needs_no_host(url: str) -> None:
     assert (await answers(url, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
@@ -151,7 +195,7 @@ async def test_expect_continue_without_a_body_keeps_the_connection(url: str) -> 
     assert said.count(b"HTTP/1.1 200 ") == 2 and b" 100 " not in said
 
 
-async def test_two_versions_are_none(url: str) -> None:
+async def test_two_versions_in_one_request_are_refused(url: str) -> None:
     head = ("Host: here", f"X-API-Key: {KEY}", "A2A-Version: 0.3", f"Content-Length: {len(LIST)}")
     said = await answers(url, post(*head, body=LIST))
     assert b"'1.0, 0.3' is not supported" in said
@@ -189,6 +233,47 @@ async def test_a_request_that_says_it_is_compressed_is_refused_and_not_unpacked(
 async def test_a_head_is_not_endless(url: str, head: bytes) -> None:
     said = await answers(url, b"GET /healthz HTTP/1.1\r\nHost: here\r\n" + head)
     assert said.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: here\r\nX: ", id="a head that does not end"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            id="a chunk that is none",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: here\r\nHost: there\r\nContent-Length: 99999999\r\n\r\n",
+            id="two hosts",
+        ),
+    ],
+)
+async def test_a_client_that_sends_more_than_it_should_still_gets_the_refusal(url: str, sent: bytes) -> None:
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port)) as plug:
+        plug.settimeout(10)
+        await asyncio.to_thread(
+            plug.sendall, sent + b"a" * (20 << 20)
+        )  # it reads when it has sent everything
+        said = await asyncio.to_thread(plug.recv, 1 << 16)
+        assert said.startswith(b"HTTP/1.1 4") and b"connection: close" in said
+        assert await asyncio.to_thread(plug.recv, 1) == b""
+
+
+async def test_a_client_that_was_refused_and_does_not_leave_is_disconnected() -> None:
+    app = application(guarded(), store="memory:", limits=Limits(head_timeout=0.05))
+    async with running(app) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(b"nonsense\r\n\r\n")
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 400 ")
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(10):
+                while True:
+                    writer.write(b"a")
+                    await writer.drain()
+                    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(

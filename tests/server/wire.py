@@ -39,7 +39,7 @@ class Answer:
         self.finished = False
         self.blocked: asyncio.Event | None = None
         """When set, sending waits for it, as it does on a connection that is not read."""
-        self.patience = 10.0
+        self.patience = 30.0
         """How long `end` waits."""
         self.unread = pieces
         self._news = asyncio.Event()

@@ -25,7 +25,7 @@ STATED = {"kind", "messageId", "role", "contextId", "sessionId", "index", "appen
 """Members that a version has and its examples leave out."""
 SAME = {"type": "kind", "data": "bytes"}
 """Members that examples spell in two ways."""
-OVER = {"completed", "failed", "canceled", "rejected", "input-required"}
+SETTLED = {"completed", "failed", "canceled", "rejected", "input-required"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.dialect}-{e.name}")
@@ -141,7 +141,7 @@ def misfits(ours: Any, example: Any, path: str = "$") -> list[str]:
         return [error for n, (a, b) in enumerate(pairs) for error in misfits(a, b, f"{path}[{n}]")]
     if name in CHOSEN:
         return [] if isinstance(ours, str) and ours else [f"{path}: {ours!r}"]
-    if name == "state" and str(example).removeprefix("TASK_STATE_").lower() not in OVER:
+    if name == "state" and str(example).removeprefix("TASK_STATE_").lower() not in SETTLED:
         return []
     return [] if ours == example else [f"{path}: {ours!r} is not {example!r}"]
 
@@ -150,4 +150,4 @@ def settled(example: dict[str, Any]) -> bool:
     """Whether a task, or its status, waits for nobody but the client."""
     status = example.get("status", example)
     state = status.get("state", "completed") if isinstance(status, dict) else "completed"
-    return str(state).removeprefix("TASK_STATE_").lower().replace("_", "-") in OVER
+    return str(state).removeprefix("TASK_STATE_").lower().replace("_", "-") in SETTLED

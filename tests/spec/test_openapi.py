@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -30,6 +28,7 @@ from dragoman.server import openapi
 from dragoman.server.app import App
 from dragoman.server.mount import Mount
 from dragoman.server.runtime import running
+from tests.serving import in_thread
 from tests.spec.test_matrix import Everything, agent_of
 
 CHECKS = [
@@ -44,36 +43,12 @@ SCHEMA = schemathesis.openapi.from_dict(openapi.document(agent_of().card, "http:
 OPERATIONS: list[Any] = [each.ok() for each in SCHEMA.get_all_operations()]  # type: ignore[union-attr]
 
 
-@contextmanager
-def served(app: App) -> Iterator[str]:
-    """The app in a thread of its own: schemathesis asks, and waits for the answer."""
-    ready, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-    found: list[str] = []
-
-    async def serve() -> None:
-        async with running(app) as url:
-            found.append(url)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     service = Everything(agent_of())
     mount = Mount(service=service, card=lambda: service.agent.card, agent=service.agent.id)
     start, stop = service.engine.start, lambda: service.engine.stop(drain=0)
-    with served(App([mount], on_startup=[start], on_shutdown=[stop])) as url:
+    with in_thread(running(App([mount], on_startup=[start], on_shutdown=[stop]))) as url:
         yield url
 
 

@@ -445,7 +445,7 @@ async def test_bytes_may_be_any_base64(url: str, encoded: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "x", [1], {"a": 1}])
-async def test_data_is_any_value(url: str, value: Any) -> None:
+async def test_data_may_be_any_value(url: str, value: Any) -> None:
     assert json.loads(text_of(await rpc(url, "SendMessage", v1("data", {"data": value})))) == [value]
     boxed = {"kind": "data", "data": {"value": value}, "metadata": {"data_part_compat": True}}
     assert json.loads(text_of(await rpc(url, "message/send", v03("data", boxed)))) == [value]

@@ -13,7 +13,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.engine.protocols import AuditEntry
 from dragoman.stores import open_store
-from dragoman.stores.audit_chain import Examined, examine
+from dragoman.stores.audit_chain import ChainReport, check_chain
 
 
 async def written(path: Path, *tasks: str) -> None:
@@ -33,11 +33,11 @@ def change(path: Path, sql: str) -> None:
     db.close()
 
 
-async def examined(path: Path, known: str = "") -> Examined:
+async def examined(path: Path, known: str = "") -> ChainReport:
     store = open_store(f"sqlite:///{path}")
     await store.open()
     try:
-        return await examine(store.audit, known)
+        return await check_chain(store.audit, known)
     finally:
         await store.close()
 
@@ -86,7 +86,7 @@ async def test_two_who_write_at_the_same_time_write_one_chain(path: Path) -> Non
         ("update audit set principal = 'bob' where id = 3", "entry 3 does not follow from entry 2"),
         ("update audit set principal = 'bob' where id = 6", "entry 6 does not follow from entry 5"),
         ("delete from audit where id = 3", "entry 4 does not follow from entry 2"),
-        ("delete from audit where id = 1", "entry 2 is not the first: what was before it is gone"),
+        ("delete from audit where id = 1", "entry 2 is not the first: the entries before it are gone"),
         ("update audit set hash = null where id = 4", "entry 4 does not follow from entry 3"),
         ("update audit set hash = zeroblob(32) where id = 6", "entry 6 does not follow from entry 5"),
         (
@@ -123,7 +123,7 @@ async def test_an_end_that_was_cut_off_is_seen_by_who_noted_a_hash_of_it(path: P
     change(path, "delete from audit where id >= 5")
     assert (await examined(path)).breaks == []
     assert (await examined(path, last.hash)).breaks == [
-        f"no entry has the hash {last.hash}: what was written until then is not what is here"
+        f"no entry has the hash {last.hash}: the entries until then are not those that are here"
     ]
 
 
@@ -193,7 +193,7 @@ async def test_old_entries_are_put_away_and_the_rest_is_still_a_chain(
     known = json.loads(out.splitlines()[-1])["hash"]
     assert known in err
     assert await asyncio.to_thread(main, ["audit", "verify", "--store", url]) == 1
-    assert "what was before it is gone" in capsys.readouterr().out
+    assert "the entries before it are gone" in capsys.readouterr().out
     assert await asyncio.to_thread(main, ["audit", "verify", "--store", url, "--known", known]) == 0
     await written(path, "8")
     assert await asyncio.to_thread(main, ["audit", "verify", "--store", url, "--known", known]) == 0
@@ -224,5 +224,5 @@ async def test_the_last_entry_stays_so_that_the_next_one_follows_from_it(tmp_pat
     await store.audit.forget("2020", limit=9)  # comes after what was recorded
     assert [entry.task for entry in await store.audit.entries()] == ["3", "2"]
     if kind == "sqlite":
-        assert not (await examine(store.audit, gone.hash)).breaks
+        assert not (await check_chain(store.audit, gone.hash)).breaks
     await store.close()

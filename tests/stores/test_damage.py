@@ -95,7 +95,7 @@ async def test_postgres_names_a_damaged_task(tmp_path: Path, caplog: pytest.LogC
     from dragoman.stores.postgres.store import PostgresStore
 
     url = postgres.server().fresh(tmp_path)
-    store = PostgresStore(url, keep=0)
+    store = PostgresStore(url, cached_snapshots=0)
     await store.open()
     await store.join("n1", ttl=60)
     await fill(store.scope(SCOPE))

@@ -14,7 +14,7 @@ from dragoman.model.ids import timestamp
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import open_store
-from dragoman.stores.audit_chain import examine
+from dragoman.stores.audit_chain import check_chain
 from dragoman.stores.sqlite.store import SqliteStore
 from tests import postgres
 from tests.conformance.records import chunk, folded, mail, reply, status, step, turn
@@ -102,7 +102,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
     assert len(before) == 16  # bare answers are nobody's tasks
     for scope in (ADA, BOB):
         log = new.scope(scope)
-        seen = await log.seen("k3")
+        seen = await log.find_delivered("k3")
         assert seen is not None and seen.snapshot.task_id == "done3"
         assert (await log.create("again", "c", mail(), dedupe="k3")).duplicate
         assert [h.config.id for h in await new.push_configs.list(scope, "asks")] == ["h"]
@@ -117,7 +117,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
     assert len(await new.push_queue.claim_due("n2", limit=10)) == 2
     new.audit.record(AuditEntry(at=timestamp(), operation="CancelTask", outcome="ok"))
     await until(lambda: new.audit.entries(limit=100), lambda entries: len(entries) >= 21)
-    examined = await examine(new.audit, last)
+    examined = await check_chain(new.audit, last)
     assert (examined.entries, examined.breaks) == (21, [])
     await new.close()
 
@@ -125,7 +125,7 @@ async def test_everything_is_where_it_was_and_goes_on(path: Path, url: str) -> N
 async def test_a_file_that_a_server_works_on_is_not_copied(path: Path, url: str) -> None:
     old = await opened(f"sqlite:///{path}")
     await old.join("n1", ttl=60)
-    with pytest.raises(Unavailable, match="a server is at work"):
+    with pytest.raises(Unavailable, match="a server uses"):
         await copy(path, url)
     await old.leave("n1")
     await old.close()
@@ -137,7 +137,7 @@ async def test_a_database_that_has_tasks_is_not_copied_into(path: Path, url: str
     await old.scope(ADA).create("old", "c", mail())
     await old.close()
     await new.scope(ADA).create("new", "c", mail())
-    with pytest.raises(Unavailable, match="take an empty one"):
+    with pytest.raises(Unavailable, match="use an empty one"):
         await copy(path, url)
     assert (await new.scope(ADA).find(ListTasks(), limit=10)).total == 1
     await new.close()
@@ -204,7 +204,7 @@ def test_the_command_says_what_it_did(path: Path, url: str, capsys: pytest.Captu
     assert main(["copy", f"sqlite:///{path}", url]) == 0
     assert capsys.readouterr().out == "copied: tasks 1, webhooks 0, audit entries 0\n"
     assert main(["copy", f"sqlite:///{path}", url]) == 1
-    assert "take an empty one" in capsys.readouterr().err
+    assert "use an empty one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

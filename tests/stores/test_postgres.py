@@ -6,7 +6,9 @@ import asyncio
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from msgspec.structs import replace
 from dragoman import buses, stores
 from dragoman.buses import open_bus
 from dragoman.engine.protocols import AuditEntry, Lease, Log, Store, TaskExists
-from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
+from dragoman.errors import InvalidParams, StoreUnavailable, TaskNotFound, Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.server.runtime import check_store
 from dragoman.stores import UnsupportedSchema, open_store
-from dragoman.stores.audit_chain import examine
-from dragoman.stores.common import read_filters
+from dragoman.stores.audit_chain import check_chain
+from dragoman.stores.pages import read_filters
 from tests import postgres
 from tests.conformance.records import chunk, mail, seq_of, status, turn
 
@@ -31,10 +33,10 @@ if not postgres.available():
 
 import asyncpg
 
-from dragoman.stores.postgres import database, reads
+from dragoman.stores.postgres import database, log_reads, pool
 from dragoman.stores.postgres import store as postgres_store
 from dragoman.stores.postgres.store import PostgresStore
-from tests.waiting import elapse
+from tests.waiting import elapse, until
 
 SCOPE = Scope("acme", "echo", "alice")
 DONE = TaskState.COMPLETED
@@ -114,7 +116,7 @@ async def test_an_acknowledged_write_is_in_the_database(log: Log) -> None:
 
 
 async def test_a_small_memory_of_snapshots_is_still_a_right_one(url: str) -> None:
-    store = PostgresStore(url, keep=2)
+    store = PostgresStore(url, cached_snapshots=2)
     await store.open()
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
@@ -139,9 +141,9 @@ def filled(sql: str) -> str:
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (filled(reads._OF_STATE[0]), "tasks_by_state"),
-        (filled(reads._OF_STATE[1]), "tasks_by_state"),
-        (filled(reads._OF_CONTEXT[1]), "tasks_by_context"),
+        (filled(log_reads._OF_STATE[0]), "tasks_by_state"),
+        (filled(log_reads._OF_STATE[1]), "tasks_by_state"),
+        (filled(log_reads._OF_CONTEXT[1]), "tasks_by_context"),
         (
             "select key from dragoman.tasks where done and updated < '2026' order by updated limit 50",
             "tasks_by_age",
@@ -158,7 +160,7 @@ def filled(sql: str) -> str:
         ),
     ],
 )
-async def test_searches_have_their_index(store: PostgresStore, sql: str, index: str) -> None:
+async def test_every_search_uses_its_index(store: PostgresStore, sql: str, index: str) -> None:
     small = "set enable_seqscan = off", "set enable_bitmapscan = off"  # what a small table would do
     plan = str(postgres.server().execute(*small, f"explain {sql}")[-1])
     assert index in plan and "Sort" not in plan
@@ -184,7 +186,7 @@ async def test_a_job_that_fails_takes_no_other_with_it(log: Log) -> None:
 async def test_while_the_database_is_away_everything_is_unavailable_and_then_goes_on(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = PostgresStore(url, patience=0.2)
+    store = PostgresStore(url, outage_timeout=0.2)
     await store.open()
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
@@ -198,9 +200,9 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
             log.find(ListTasks(), limit=1),
             store.claim("n1", limit=1),
             store.renew("n1", ttl=60),
-            store.push_queue.when(),
+            store.push_queue.next_due(),
             store.audit.entries(),
-            PostgresStore(url, patience=0.1).open(),
+            PostgresStore(url, outage_timeout=0.1).open(),
         ):
             with pytest.raises(Unavailable) as refused:
                 await attempt
@@ -216,8 +218,8 @@ async def test_while_the_database_is_away_everything_is_unavailable_and_then_goe
 async def test_no_node_is_replaced_because_the_database_was_unavailable(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_OUTAGE", 0)
-    one, two = PostgresStore(url, patience=0.1), PostgresStore(url, patience=0.1)
+    monkeypatch.setattr(database, "_OUTAGE_SECONDS", 0)
+    one, two = PostgresStore(url, outage_timeout=0.1), PostgresStore(url, outage_timeout=0.1)
     for node, store in (("n1", one), ("n2", two)):
         await store.open()
         await store.join(node, ttl=60)
@@ -232,7 +234,7 @@ async def test_no_node_is_replaced_because_the_database_was_unavailable(
     assert list(await two.claim("n2", limit=1)) == []
     assert [held.key for held in await one.renew("n1", ttl=60)] == [lease.key]
     await asyncio.to_thread(postgres.server().forward, 3600)  # this time it is the node that is gone
-    monkeypatch.setattr(database, "_GRACE", 0)
+    monkeypatch.setattr(database, "_RECOVERY_SECONDS", 0)
     await two.renew("n2", ttl=60)
     assert [lease.task for lease in await two.claim("n2", limit=1)] == ["t"]
     for store in (one, two):
@@ -240,7 +242,7 @@ async def test_no_node_is_replaced_because_the_database_was_unavailable(
 
 
 async def test_writers_and_readers_wait_for_a_database_that_restarts(url: str) -> None:
-    store = PostgresStore(url, patience=60)  # a busy machine takes a while to start a database
+    store = PostgresStore(url, outage_timeout=60)  # a busy machine takes a while to start a database
     await store.open()
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
@@ -288,7 +290,7 @@ async def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(
 async def test_a_doubt_is_resolved_when_the_database_is_back_however_long_that_takes(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = PostgresStore(url, patience=0.1)
+    store = PostgresStore(url, outage_timeout=0.1)
     await store.open()
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
@@ -300,7 +302,7 @@ async def test_a_doubt_is_resolved_when_the_database_is_back_however_long_that_t
         await asyncio.to_thread(postgres.server().stop, "immediate")
         connection.breaks.set()
         with pytest.raises(Unavailable):
-            await log.load("t")  # the patience of others is over
+            await log.load("t")  # the timeout of other calls is over
         assert not doubtful.done()
         await asyncio.to_thread(postgres.server().start)
         assert await doubtful == 2
@@ -370,7 +372,7 @@ async def test_a_read_only_database_is_an_error_before_the_server_starts(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = PostgresStore.__init__.__kwdefaults__ or {}
-    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {**defaults, "patience": 0.05})
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {**defaults, "outage_timeout": 0.05})
     with pytest.raises(SystemExit, match="dragoman: the task store"):
         await check_store(f"{url}&default_transaction_read_only=on")
     await check_store(url)
@@ -394,9 +396,9 @@ async def test_a_row_locked_by_another_program_blocks_only_its_task(
 async def test_a_paused_transaction_blocks_a_task_only_until_its_timeout(
     store: PostgresStore, log: Log, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_IDLE", 300)
+    monkeypatch.setattr(database, "_IDLE_MILLISECONDS", 300)
     await log.create("t", "c", mail())
-    stalled, still, closed = PostgresStore(url, patience=0.1), asyncio.Event(), asyncio.Event()
+    stalled, still, closed = PostgresStore(url, outage_timeout=0.1), asyncio.Event(), asyncio.Event()
     await stalled.open()
 
     async def lock(db: Any) -> None:
@@ -486,8 +488,8 @@ async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     await begun(log, "first")
     transact, release, away = store._database.transact, store.state.release, [True]
 
-    async def leave_when_it_is_done(work: Any) -> Any:
-        result = await transact(work)
+    async def leave_when_it_is_done(work: Any, **options: Any) -> Any:
+        result = await transact(work, **options)
         leaving.cancel()
         await asyncio.sleep(0)
         return result
@@ -507,6 +509,33 @@ async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
         while not (taken := await store.claim("n2", limit=1)):
             await asyncio.sleep(0)
     assert not away and (taken[0].task, taken[0].attempt) == ("t", 1)
+
+
+async def test_a_node_that_left_is_not_back_with_a_claim_that_it_had_begun(
+    store: PostgresStore, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.create("t", "c", mail())
+    transact, begun, released = store._database.transact, list[object](), asyncio.Event()
+
+    async def hold_the_first(work: Any, **options: Any) -> Any:
+        begun.append(work)
+        if len(begun) == 1:
+            await released.wait()
+        return await transact(work, **options)
+
+    monkeypatch.setattr(store._database, "transact", hold_the_first)
+    claiming = asyncio.create_task(store.claim("n1", limit=9))
+    await until(lambda: len(begun) == 1)
+    claiming.cancel()
+    leaving = asyncio.create_task(store.leave("n1"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    released.set()
+    await leaving
+    await store._database.finish_writes()
+    (node,) = await store.index.nodes()
+    assert node.leases == 0 and node.expires < time.time() + 30  # and not the 60 seconds of a claim
+    assert [lease.task for lease in await store.claim("n2", limit=9)] == ["t"]
 
 
 async def test_closing_finishes_what_was_begun_and_refuses_the_rest(store: PostgresStore) -> None:
@@ -543,7 +572,7 @@ async def test_a_store_closes_though_its_database_is_away(url: str) -> None:
 async def test_a_store_closes_though_its_database_does_not_answer(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_CUT", 0.2)
+    monkeypatch.setattr(database, "_CLOSE_CONNECTION_SECONDS", 0.2)
     monkeypatch.setattr(postgres_store, "LEAVE_SECONDS", 0.1)
     store = PostgresStore(url)
     await store.open()
@@ -581,7 +610,7 @@ async def test_values_that_the_database_cannot_store_are_refused_and_not_found(
         for missing in (log.load(bad), log.read(bad), log.deliver(bad, mail())):
             with pytest.raises(TaskNotFound):
                 await missing
-        assert await log.seen(bad) is None
+        assert await log.find_delivered(bad) is None
         with pytest.raises(TaskNotFound):
             await store.scope(Scope(bad)).load("t")
         store.audit.record(AuditEntry(at="1", operation=bad, outcome="OK"))
@@ -589,7 +618,7 @@ async def test_values_that_the_database_cannot_store_are_refused_and_not_found(
     await store.close()
     await store.open()
     assert (await log.load("t")).history[0].text == "\0 is fine in a message"
-    found = await examine(store.audit)
+    found = await check_chain(store.audit)
     assert (found.entries, found.breaks) == (2, [])
 
 
@@ -606,7 +635,7 @@ async def test_a_value_too_long_for_the_index_is_refused_and_does_not_block_the_
     for principal in (long, other, "ada"):
         (entry,) = await store.audit.entries(principal=principal)
         assert entry.principal[:3] == principal[:3]
-    assert (await examine(store.audit)).breaks == []
+    assert (await check_chain(store.audit)).breaks == []
 
 
 @pytest.mark.parametrize("place", [("2026", "t\0"), ("2026\0", "t")])
@@ -631,10 +660,10 @@ async def test_nodes_that_write_at_the_same_time_write_one_chain(store: Postgres
         await asyncio.sleep(0)
     await other.close()
     await store.audit.close()
-    found = await examine(store.audit)
+    found = await check_chain(store.audit)
     assert (found.entries, found.breaks) == (60, [])
     postgres.server().execute("update dragoman.audit set principal = 'eve' where id = 30")
-    assert (await examine(store.audit)).breaks == ["entry 30 does not follow from entry 29"]
+    assert (await check_chain(store.audit)).breaks == ["entry 30 does not follow from entry 29"]
 
 
 # Schemas
@@ -725,7 +754,7 @@ async def test_a_store_waits_for_a_database_that_is_being_started(url: str) -> N
 async def test_an_unreachable_database_is_reported_without_its_password() -> None:
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "postgres://me:secret@127.0.0.1:1/x"):
         with pytest.raises(Unavailable, match=r"cannot be opened: .*127\.0\.0\.1") as refused:
-            await PostgresStore(url, patience=0.1).open()
+            await PostgresStore(url, outage_timeout=0.1).open()
         assert "secret" not in str(refused.value)
 
 
@@ -844,6 +873,90 @@ async def test_a_folder_without_locks_does_not_keep_a_node_from_joining(url: str
     await store.close()
 
 
+@pytest.mark.parametrize("kind", ["read", "write"])
+async def test_who_waits_too_long_for_a_connection_that_others_have_is_told_so(url: str, kind: str) -> None:
+    """They may wait for an answer that never comes, because the network swallows everything."""
+    opened, begun, go_on = (
+        database.Database(url, outage_timeout=0.1, readers=1, writers=1),
+        0,
+        asyncio.Event(),
+    )
+    await opened.open()
+
+    async def hold(db: Any) -> None:
+        nonlocal begun
+        begun += 1
+        await go_on.wait()
+
+    first = asyncio.ensure_future(getattr(opened, kind)(hold))
+    await until(lambda: begun)
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailable, match="does not answer in time"):
+            await getattr(opened, kind)(hold)
+    go_on.set()
+    await first
+    await getattr(opened, kind)(hold)
+    assert begun == 2
+    await opened.close()
+
+
+@asynccontextmanager
+async def forgetful_firewall(url: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """A way to the database, and a function after which nothing comes through its connections any more, and nobody is told."""
+    forgotten, sent, work = 0, 0, set[asyncio.Task[None]]()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while data := await reader.read(1 << 16):
+            if number > forgotten:
+                writer.write(data)
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        sent += 1
+        there = await asyncio.open_unix_connection(f"{postgres.server().folder}/.s.PGSQL.5432")
+        for one, other in ((reader, there[1]), (there[0], writer)):
+            work.add(asyncio.create_task(forward(one, other, sent)))
+
+    def forget() -> None:
+        nonlocal forgotten
+        forgotten = sent
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield url.partition("?")[0].replace("@/", f"@{host}:{port}/"), forget
+    finally:
+        server.close()
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall may have forgotten it."""
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.0)
+    async with forgetful_firewall(url) as (through, forget):
+        opened = database.Database(through, outage_timeout=5.0, readers=1, writers=1)
+        await opened.open()
+        for ask in (opened.read, opened.write):
+            assert await ask(lambda db: db.fetchval("select 1")) == 1
+            forget()
+        async with asyncio.timeout(10):
+            assert await opened.read(lambda db: db.fetchval("select 2")) == 2
+        await opened.close()
+
+
+async def test_a_connection_that_was_used_just_now_is_used_again(url: str) -> None:
+    opened = database.Database(url, outage_timeout=5.0, readers=1, writers=1)
+    await opened.open()
+    used = {await opened.read(lambda db: db.fetchval("select pg_backend_pid()")) for _ in range(3)}
+    assert len(used) == 1
+    await opened.close()
+
+
 async def test_a_connection_that_is_cut_while_tables_are_made_is_made_again(url: str) -> None:
     cuts = 0
 
@@ -855,7 +968,7 @@ async def test_a_connection_that_is_cut_while_tables_are_made_is_made_again(url:
                 with pytest.raises(asyncpg.PostgresError):
                     await db.execute("select pg_terminate_backend(pg_backend_pid())")
 
-    opened = database.Database(url, patience=10.0, readers=1, writers=1, migrations=[cut])
+    opened = database.Database(url, outage_timeout=10.0, readers=1, writers=1, migrations=[cut])
     await opened.open()
     assert cuts == 1
     await opened.close()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.records import Mail, Record, Snapshot, SnapshotCache, pack, unpack
+from dragoman.engine.records import Mail, Record, pack, unpack
+from dragoman.engine.snapshot import Snapshot, SnapshotCache
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Scope
 

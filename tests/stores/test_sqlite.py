@@ -6,20 +6,20 @@ import asyncio
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.engine.protocols import LeaseLost, Log
-from dragoman.engine.records import Snapshot
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TaskState
 from dragoman.stores import UnsupportedSchema, open_store
-from dragoman.stores.common import scripts
-from dragoman.stores.sqlite import purge, reads
+from dragoman.stores.migrations import find_scripts
+from dragoman.stores.sqlite import log_reads, purge
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.conformance.records import chunk, mail, seq_of, status, turn
 
@@ -182,7 +182,7 @@ async def test_an_acknowledged_write_is_in_the_file(log: Log, path: Path) -> Non
 
 
 async def test_a_small_memory_of_snapshots_is_still_a_right_one(path: Path) -> None:
-    store = SqliteStore(path, keep=2)
+    store = SqliteStore(path, cached_snapshots=2)
     await store.open()
     await store.join("n1", ttl=60)
     log = store.scope(SCOPE)
@@ -199,16 +199,16 @@ async def test_a_small_memory_of_snapshots_is_still_a_right_one(path: Path) -> N
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (reads._OLDER.format(match=reads._OF_STATE), "tasks_by_state"),
-        (reads._OLDER.format(match=reads._OF_CONTEXT), "tasks_by_context"),
-        (reads._TIES.format(match=reads._OF_STATE), "tasks_by_state"),
-        (reads._COUNT.format(match=reads._OF_CONTEXT), "COVERING INDEX tasks_by_context"),
+        (log_reads._OLDER.format(match=log_reads._OF_STATE), "tasks_by_state"),
+        (log_reads._OLDER.format(match=log_reads._OF_CONTEXT), "tasks_by_context"),
+        (log_reads._TIES.format(match=log_reads._OF_STATE), "tasks_by_state"),
+        (log_reads._COUNT.format(match=log_reads._OF_CONTEXT), "COVERING INDEX tasks_by_context"),
         (purge._FINISHED, "tasks_by_age"),
         (purge._UNFINISHED, "tasks_by_age"),
         ("select key from tasks where ready = 1 and node = 'n1'", "tasks_ready"),
     ],
 )
-async def test_searches_have_their_index(store: SqliteStore, path: Path, sql: str, index: str) -> None:
+async def test_every_search_uses_its_index(store: SqliteStore, path: Path, sql: str, index: str) -> None:
     with sqlite3.connect(path) as db:
         names = dict.fromkeys(("scope", "state", "context", "since", "before", "id", "limit"), "")
         values: Any = names if ":" in sql else [""] * sql.count("?")
@@ -321,7 +321,7 @@ async def test_opening_a_file_waits_for_a_writer_that_needs_the_same_loop(path: 
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("begin immediate")
     asyncio.get_running_loop().call_later(0.05, writer.rollback)  # runs only if opening leaves the loop free
-    second = SqliteStore(path, patience=1)
+    second = SqliteStore(path, busy_timeout=1)
     try:
         await second.open()
         assert not writer.in_transaction
@@ -332,7 +332,7 @@ async def test_opening_a_file_waits_for_a_writer_that_needs_the_same_loop(path: 
 
 
 async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
-    store = SqliteStore(path, patience=0.05)
+    store = SqliteStore(path, busy_timeout=0.05)
     await store.open()
     log = store.scope(SCOPE)
     other = sqlite3.connect(path, isolation_level=None)
@@ -350,7 +350,7 @@ async def test_a_database_that_stays_locked_is_unavailable(path: Path) -> None:
 async def test_an_unused_lease_is_released_also_after_a_failed_attempt(
     store: SqliteStore, log: Log, path: Path
 ) -> None:
-    store.file.commits._patience = 0.01
+    store.file.commits._busy_timeout = 0.01
     other = sqlite3.connect(path, isolation_level=None)
     creating = asyncio.ensure_future(log.create("t", "c", mail(), node="n1"))
     while store.file.reads.one("select 1 from tasks", ()) is None:
@@ -390,7 +390,7 @@ async def test_a_writer_waits_for_another_without_stopping_the_loop(
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
     waiting = asyncio.ensure_future(log.create("t", "c", mail()))
-    assert await log.seen("k") is None  # reading goes on
+    assert await log.find_delivered("k") is None  # reading goes on
     assert (await log.find(ListTasks(), limit=1)).total == 0
     assert not waiting.done()
     other.execute("rollback")
@@ -437,9 +437,9 @@ async def test_a_database_of_an_earlier_version_keeps_its_tasks(
     await log.create("t", "c", mail("hello"))
     await store.close()
     change = "alter table tasks add column later integer not null default 7;"
-    known = scripts("sqlite")
+    known = find_scripts("sqlite")
     known |= {len(known) + 1: ("999_later.sqlite.sql", change)}
-    monkeypatch.setattr("dragoman.stores.sqlite.file.scripts", lambda *_: known)
+    monkeypatch.setattr("dragoman.stores.sqlite.migrations.find_scripts", lambda *_: known)
     again = SqliteStore(path)
     await again.open()
     assert (await again.scope(SCOPE).load("t")).mails[0][1].message.text == "hello"
@@ -480,11 +480,14 @@ async def test_a_change_by_another_process_is_noticed_while_we_write(store: Sqli
     await other.open()
     store.file.commits.changed()
     await other.scope(SCOPE).create("t1", "c", mail())
-    ours = asyncio.ensure_future(store.scope(SCOPE).create("t2", "c", mail()))
-    while not store.file.commits.changed():  # submitted, begun
-        assert not ours.done()
-        await asyncio.sleep(0)
-    await ours
+    noticed: list[bool] = []
+
+    def write(db: sqlite3.Connection) -> Callable[[], None]:
+        noticed.append(store.file.commits.changed())
+        return lambda: None
+
+    await store.file.commits.submit(write)
+    assert noticed == [True]
     assert not store.file.commits.changed()
     await other.close()
 

@@ -41,7 +41,7 @@ def make_agent(obj: Any, name: str, description: str, options: dict[str, Any]) -
     )
     uses_sdk = any(kind.__module__.partition(".")[0] == "a2a" for kind in type(obj).__mro__)
     if not uses_sdk and not isinstance(obj, AgentExecutor) and not inspect.iscoroutinefunction(obj.execute):
-        raise TypeError(f"{type(obj).__name__} is no AgentExecutor: its execute is not async")
+        raise TypeError(f"{type(obj).__name__} is not an AgentExecutor: its execute is not async")
     return (SdkExecutorAgent if uses_sdk else ExecutorAgent)(obj, card, **options)
 
 
@@ -67,10 +67,10 @@ class SdkEventQueue(EventQueue):
 
 
 def read_event(event: Any) -> Event:
-    """An event of the SDK as ours. Those of 1.x are protobuf messages, those of 0.3 pydantic models."""
+    """An event of the SDK as one of Dragoman. Those of 1.x are protobuf messages, those of 0.3 pydantic models."""
     kind = _EVENTS.get(type(event).__name__)
     if kind is None:
-        raise TypeError(f"{type(event).__module__}.{type(event).__name__} is no event of A2A")
+        raise TypeError(f"{type(event).__module__}.{type(event).__name__} is not an event of A2A")
     if hasattr(event, "model_dump"):
         document = event.model_dump(mode="json", by_alias=True, exclude_none=True)
         read: Event = V0_3().read_result(STREAM, document)
@@ -87,33 +87,33 @@ def make_context(turn: Turn) -> Any:
     from a2a.server.agent_execution import RequestContext
     from a2a.server.context import ServerCallContext
 
-    called = ServerCallContext()
-    called.requested_extensions = set(turn.mail.extensions)
-    called.user = _user(turn.principal)
+    call_context = ServerCallContext()
+    call_context.requested_extensions = set(turn.mail.extensions)
+    call_context.user = _user(turn.principal)
     task = turn.task if turn.n > 1 else None
     request: Any
     if hasattr(types, "MessageSendParams"):
         dialect = V0_3()
         message = types.Message.model_validate(dialect.write_event(turn.message, last=False))
         request = types.MessageSendParams(message=message, metadata=turn.mail.metadata or None)
-        known = None if task is None else types.Task.model_validate(dialect.write_event(task, last=False))
+        sdk_task = None if task is None else types.Task.model_validate(dialect.write_event(task, last=False))
     else:
         from google.protobuf.json_format import Parse
 
-        called.tenant = turn.scope.tenant
+        call_context.tenant = turn.scope.tenant
         request = types.SendMessageRequest(
             message=Parse(msgspec.json.encode(turn.message), types.Message(), ignore_unknown_fields=True)
         )
         request.metadata.update(turn.mail.metadata)
-        known = None
+        sdk_task = None
         if task is not None:
-            known = Parse(msgspec.json.encode(task), types.Task(), ignore_unknown_fields=True)
+            sdk_task = Parse(msgspec.json.encode(task), types.Task(), ignore_unknown_fields=True)
     return RequestContext(
         request=request,
         task_id=turn.task_id,
         context_id=turn.context_id,
-        task=known,
-        call_context=called,
+        task=sdk_task,
+        call_context=call_context,
     )
 
 
@@ -136,7 +136,7 @@ def _user(name: str) -> Any:
 
 
 def _our_error(error: Exception) -> A2AError | None:
-    """An error of the SDK as ours, so that the caller reads its message; None for any other."""
+    """An error of the SDK as one of Dragoman, so that the caller reads its message; None for any other."""
     if type(error).__module__.partition(".")[0] != "a2a":
         return None
     inner = getattr(error, "error", None) or error

@@ -21,7 +21,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +33,7 @@ from dragoman.engine.records import Step
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Message, Part, plain
 from dragoman.model.ops import ListTasks
+from dragoman.model.per_loop import PerLoop
 from dragoman.model.questions import Approval, AskedQuestion, read_value, with_questions
 from dragoman.model.task import TaskState
 from dragoman.model.usage import TokenUsage
@@ -53,7 +53,7 @@ _END = (events.Saved, events.Paused, events.Finished)
 
 
 class ToolResults:
-    """Results of tools that are on record. A run that begins again, because the process died, does not run those tools again.
+    """Results of tools that are recorded. A run that begins again, because the process died, does not run those tools again.
 
     For frameworks whose runs cannot continue after a tool: their hooks ask here before a tool runs, and record what it
     returned. A call is known by the tool, its arguments, and how many such calls came before it in the run.
@@ -64,23 +64,23 @@ class ToolResults:
         self.scope = f"{run}/{segment}"
         """Where calls are counted from."""
         self._loop = asyncio.get_running_loop()
-        self._begun: Counter[str] = Counter()
+        self._calls_made: Counter[str] = Counter()
 
-    def saved(self) -> None:
+    def begin_segment(self) -> None:
         """The run can continue from here (`Saved`): what comes next is counted anew."""
         self._segment += 1
-        self.go_on(f"{self._run}/{self._segment}")
+        self.replay_from(f"{self._run}/{self._segment}")
 
-    def go_on(self, scope: str) -> None:
-        """Do again what was done since `scope`: its results are used."""
+    def replay_from(self, scope: str) -> None:
+        """Use the recorded results of the calls since `scope`, which are made again."""
         self.scope = scope
-        self._begun.clear()
+        self._calls_made.clear()
 
-    def begin(self, name: str, arguments: Any) -> str:
-        """The key of a call that is made now."""
+    def begin_call(self, name: str, arguments: Any) -> str:
+        """Count a call that is made now, and return the key of its result."""
         call = f"tool/{self.scope}/{name}/{digest(_canonical(arguments))}"
-        self._begun[call] += 1
-        return f"{call}/{self._begun[call]}"
+        self._calls_made[call] += 1
+        return f"{call}/{self._calls_made[call]}"
 
     def has(self, key: str) -> bool:
         return key in self._record.steps
@@ -95,12 +95,12 @@ class ToolResults:
         except TypeError:
             same = False
         if same:
-            await self._record.record(key, result)
+            await self._record.record_step(key, result)
         else:
             logger.debug("the result of a tool is not recorded: %s is not JSON", type(result).__name__)
 
-    def put_in_thread(self, key: str, result: Any) -> None:
-        """`put`, for tools that run in a thread, and hooks that are no coroutines."""
+    def put_from_thread(self, key: str, result: Any) -> None:
+        """`put`, for tools that run in a thread, and for hooks that are not coroutines."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -145,19 +145,19 @@ class Runnable(Protocol):
 
 
 class Instances:
-    """Agents of a framework whose agents hold the conversation themselves, and can do one thing at a time."""
+    """The agents that runs use. An agent may hold the conversation itself, and then serves one run at a time."""
 
     def __init__(self, first: Any, make: Callable[[], Any] | None = None) -> None:
         self.first, self.make = first, make
-        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._free = PerLoop(asyncio.Lock)
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Any]:
+    async def acquire(self) -> AsyncIterator[Any]:
         """An agent for one run: a new one if there is a function that makes them, else the only one when it is free."""
         if self.make is not None:
             yield self.make()
             return
-        async with self._free.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        async with self._free.get():
             yield self.first
 
 
@@ -174,14 +174,18 @@ class Adapter:
         """What the framework begins with, unless the user has a function for that."""
         raise NotImplementedError
 
-    def answer(self, result: Any, default: Any = None, said: str | None = None) -> Iterator[AnyEvent]:
-        """The answer: what the user's function makes of `result`, else `default`. A text that was `said` is not sent again."""
-        found = default if self._output is None else self._output(result)
-        if isinstance(found, str):
-            if found != said:
-                yield events.Text(text=found, message="output")
-        elif found is not None:
-            yield events.Data(value=as_json(found))
+    def finish(
+        self, state: Any, result: Any, default: Any = None, sent_text: str | None = None
+    ) -> Iterator[AnyEvent]:
+        """The end of a run, with the answer: what the user's function makes of `result`, else `default`. `sent_text` is not sent
+        again."""
+        answer = default if self._output is None else self._output(result)
+        if isinstance(answer, str):
+            if answer != sent_text:
+                yield events.Text(text=answer, message="output")
+        elif answer is not None:
+            yield events.Data(value=as_json(answer))
+        yield events.Finished(state=state)
 
 
 # -- values of frameworks --------------------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ def as_json(value: Any) -> Any:
 
 
 def read_json(value: Any) -> Any:
-    """What a text says as JSON. A text that is none, and anything else, stays as it is."""
+    """A text that is JSON, decoded. Any other text, and any other value, stays as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -208,7 +212,7 @@ def read_json(value: Any) -> Any:
 
 
 def text_in(value: Any, *names: str) -> str:
-    """The first of these members of an object that says something."""
+    """The text of the first of these members of an object that is not empty."""
     members = value if isinstance(value, dict) else {}
     return next((str(members[name]).strip() for name in names if members.get(name)), "")
 
@@ -304,27 +308,27 @@ async def _run_once(
         n += 1
         tools = ToolResults(start.turn, key, n)
         start = Start(turn=start.turn, state=end.state, tools=tools, options=start.options)
-    happened: list[RecordedEvent] = []
+    unrecorded: list[RecordedEvent] = []
     output.segment = f"{key}/{n}"
     await record.may_begin()
     async with aclosing(adapter.run(start)) as run:
         async for each in run:
             event = events.Used(usage=each) if isinstance(each, TokenUsage) else each
             await output.put(event)
-            last = happened[-1] if happened else None
+            last = unrecorded[-1] if unrecorded else None
             if (
                 isinstance(event, events.Text)
                 and isinstance(last, events.Text)
                 and last.message == event.message
             ):
-                happened[-1] = events.Text(text=last.text + event.text, message=event.message)
+                unrecorded[-1] = events.Text(text=last.text + event.text, message=event.message)
                 continue
-            happened.append(event)
+            unrecorded.append(event)
             if isinstance(event, _END):
-                await record.record(f"{key}/{n}", msgspec.to_builtins(_Segment(events=happened)))
+                await record.record_step(f"{key}/{n}", msgspec.to_builtins(_Segment(events=unrecorded)))
                 if isinstance(event, events.Paused | events.Finished):
                     return event
-                happened, n = [], n + 1
+                unrecorded, n = [], n + 1
                 output.segment = f"{key}/{n}"
                 await record.may_begin()
     raise RuntimeError(f"{type(adapter).__name__} ended without Paused or Finished")
@@ -346,7 +350,7 @@ class _Output:
         self._tools: dict[str, str] = {}
         """Names of tools, by the id of the call."""
         self._running: set[str] = set()
-        """Calls that were told of and have no result yet."""
+        """Calls that were reported and have no result yet."""
         self._files = 0
 
     async def put(self, event: RecordedEvent) -> None:
@@ -355,10 +359,10 @@ class _Output:
             case events.Text():
                 await self._put_text(event)
             case events.ToolCall():
-                known = event.id in self._running  # a framework that resumes tells of a call again
+                reported = event.id in self._running  # a framework that resumes reports a call again
                 self._running.add(event.id)
                 self._tools[event.id] = event.name
-                if self._show_tools and not known:
+                if self._show_tools and not reported:
                     call = {
                         "id": event.id,
                         "name": event.name,
@@ -376,8 +380,8 @@ class _Output:
                     "result": _short(event.result),
                     "failed": event.failed,
                 }
-                said = f"{name or 'A tool'} {'failed' if event.failed else 'answered'}"
-                await turn.status(said, {"toolResult": result})
+                text = f"{name or 'A tool'} {'failed' if event.failed else 'answered'}"
+                await turn.status(text, {"toolResult": result})
             case events.Progress():
                 await turn.status(event.text or (), event.metadata)
             case events.File():
@@ -428,20 +432,22 @@ async def _ask(turn: Turn, questions: Sequence[events.Question], key: str) -> di
     for place, question in enumerate(questions):
         if question.id in answers:
             continue
-        left = [each for each in questions[place:] if each.id not in answers]
+        unanswered = [each for each in questions[place:] if each.id not in answers]
         text, attempt = question.text, 1
         while True:
-            this = f"{key}/{question.id}" if attempt == 1 else f"{key}/{question.id}/{attempt}"
-            asked = _message(turn, text, left, this)
+            question_key = f"{key}/{question.id}" if attempt == 1 else f"{key}/{question.id}/{attempt}"
+            request = _question_message(turn, text, unanswered, question_key)
             if question.auth:
-                message = await turn.need_auth(asked, key=this)
+                message = await turn.need_auth(request, key=question_key)
             else:
-                message = await turn.ask(asked, Message, key=this)
+                message = await turn.ask(request, Message, key=question_key)
             data = message.data
-            if isinstance(data, dict) and data and data.keys() <= {each.id for each in left}:
-                found = {each.id: _read(each, "", data[each.id]) for each in left if each.id in data}
+            if isinstance(data, dict) and data and data.keys() <= {each.id for each in unanswered}:
+                found = {
+                    each.id: _read_answer(each, "", data[each.id]) for each in unanswered if each.id in data
+                }
             else:
-                found = {question.id: _read(question, message.text, data)}
+                found = {question.id: _read_answer(question, message.text, data)}
             answers |= {id: answer for id, answer in found.items() if answer is not None}
             if question.id in answers:
                 break
@@ -449,11 +455,11 @@ async def _ask(turn: Turn, questions: Sequence[events.Question], key: str) -> di
     return {each.id: answers[each.id] for each in questions}
 
 
-def _message(turn: Turn, text: str, open: Sequence[events.Question], key: str) -> Message:
-    """The message that asks: the first of the open questions as text, all of them as data."""
+def _question_message(turn: Turn, text: str, unanswered: Sequence[events.Question], key: str) -> Message:
+    """The message that asks: the first of the unanswered questions as text, all of them as data."""
     message = Message(message_id=f"{turn.task_id}-{turn.n}-{key.replace('/', '-')}", parts=(Part(text=text),))
-    first = open[0]
-    if len(open) == 1 and not (first.approval or first.schema or first.details):
+    first = unanswered[0]
+    if len(unanswered) == 1 and not (first.approval or first.schema or first.details):
         return message
     described = [
         AskedQuestion(
@@ -463,24 +469,24 @@ def _message(turn: Turn, text: str, open: Sequence[events.Question], key: str) -
             approval=each.approval,
             details=each.details,
         )
-        for each in open
+        for each in unanswered
     ]
     return with_questions(message, described)
 
 
-def _read(question: events.Question, text: str, data: Any) -> events.Answer | None:
+def _read_answer(question: events.Question, text: str, data: Any) -> events.Answer | None:
     """An answer as the question wants it; None if it does not fit."""
     if not question.approval:
         value = data if data is not None else read_json(text) if question.schema is not None else text
         return events.Answer(text=text or (data if isinstance(data, str) else ""), value=value)
     try:
-        said: Approval = read_value(Approval, text if data is None else data)
+        approval: Approval = read_value(Approval, text if data is None else data)
     except Unfit:
         return None
-    return events.Answer(text=text, value=said.approved, reason=said.comment)
+    return events.Answer(text=text, value=approval.approved, reason=approval.comment)
 
 
-# -- what is known of the context ----------------------------------------------------------------------------------
+# -- the state of the context --------------------------------------------------------------------------------------
 
 
 async def _state_of_context(turn: Turn) -> Any:

@@ -64,21 +64,21 @@ class AgentFrameworkAdapter(Adapter):
         else:
             session = agent.create_session(session_id=start.turn.context_id)
         if start.message is not None:
-            given = self._input(start.message)
+            run_input: Any = self._input(start.message)
         else:
             requests = [Content.from_dict(each) for each in state["requests"]]
             answers = [
                 each.to_function_approval_response(bool(start.answers[each.id].value)) for each in requests
             ]
-            given = ChatMessage("user", answers)
-        seen = _Seen()
+            run_input = ChatMessage("user", answers)
+        converter = _EventConverter()
         options = dict(start.options)
         if "middleware" in inspect.signature(agent.run).parameters:
-            options["middleware"] = [*(options.get("middleware") or ()), _Once(start.tools)]
-        stream = agent.run(given, stream=True, session=session, **options)
+            options["middleware"] = [*(options.get("middleware") or ()), _ToolRecorder(start.tools)]
+        stream = agent.run(run_input, stream=True, session=session, **options)
         try:
             async for update in stream:
-                for event in seen.update(update):
+                for event in converter.convert(update):
                     yield event
             response = await stream.get_final_response()
         finally:
@@ -86,65 +86,67 @@ class AgentFrameworkAdapter(Adapter):
             if close is not None:
                 await close()
         if used := response.usage_details:
-            yield _usage(used, seen.requests, str(getattr(response, "model", None) or ""))
-        kept: dict[str, Any] = {"session": session.to_dict()}
+            yield _usage(used, converter.requests, str(getattr(response, "model", None) or ""))
+        new_state: dict[str, Any] = {"session": session.to_dict()}
         if response.user_input_requests:
-            kept["requests"] = [each.to_dict() for each in response.user_input_requests]
-            yield events.Paused(questions=tuple(map(_question, response.user_input_requests)), state=kept)
+            new_state["requests"] = [each.to_dict() for each in response.user_input_requests]
+            yield events.Paused(
+                questions=tuple(map(_question, response.user_input_requests)), state=new_state
+            )
             return
-        for event in self.answer(response, getattr(response, "value", None)):
+        for event in self.finish(new_state, response, getattr(response, "value", None)):
             yield event
-        yield events.Finished(state=kept)
 
     def default_input(self, message: Message) -> Any:
         return chat_message_of(message)
 
 
 class WorkflowAdapter(Adapter):
-    _begin: Any = None
+    _first_checkpoint: Any = None
     """A workflow that has not run: each context begins with it."""
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._objects.take() as workflow:
-            saved, checkpoints = _Checkpoints(workflow), start.state or {}
-            if self._begin is None:
-                self._begin = encode_checkpoint_value((await workflow._runner.build_checkpoint()).to_dict())
-            known = saved.decode(checkpoints.get("checkpoint", self._begin))
-            options: dict[str, Any] = {"checkpoint_storage": saved}
+        async with self._objects.acquire() as workflow:
+            storage, state = _CheckpointStorage(workflow), start.state or {}
+            if self._first_checkpoint is None:
+                self._first_checkpoint = encode_checkpoint_value(
+                    (await workflow._runner.build_checkpoint()).to_dict()
+                )
+            checkpoint = storage.decode(state.get("checkpoint", self._first_checkpoint))
+            options: dict[str, Any] = {"checkpoint_storage": storage}
             if start.message is not None:
-                await workflow._runner.restore_checkpoint(known)
+                await workflow._runner.restore_checkpoint(checkpoint)
                 options["message"] = self._input(start.message)
             else:
-                await saved.save(known)
-                options["checkpoint_id"] = known.checkpoint_id
+                await storage.save(checkpoint)
+                options["checkpoint_id"] = checkpoint.checkpoint_id
                 if start.answers:
-                    asked = known.pending_request_info_events
+                    questions = checkpoint.pending_request_info_events
                     options["responses"] = {
-                        id: _response(asked[id], answer) for id, answer in start.answers.items()
+                        id: _response(questions[id], answer) for id, answer in start.answers.items()
                     }
-            last = saved.latest
+            last = storage.latest
             outputs: list[Any] = []
-            seen = _Seen()
+            converter = _EventConverter()
             stream = workflow.run(stream=True, **options, **start.options)
             async for event in stream:
                 if event.type == "output":
-                    for each in _output(event.data, seen, outputs):
+                    for each in _output(event.data, converter, outputs):
                         yield each
                 elif event.type == "executor_failed" or event.type == "failed":
                     raise RuntimeError(event.details.message)
-                elif event.type == "superstep_started" and saved.latest is not last:
-                    last = saved.latest
-                    yield events.Saved(state={"checkpoint": saved.encode(last)})
-            kept = {"checkpoint": saved.encode(saved.latest)}
-            requests = saved.latest.pending_request_info_events
+                elif event.type == "superstep_started" and storage.latest is not last:
+                    last = storage.latest
+                    yield events.Saved(state={"checkpoint": storage.encode(last)})
+            new_state = {"checkpoint": storage.encode(storage.latest)}
+            requests = storage.latest.pending_request_info_events
         if requests:
             yield events.Paused(
-                questions=tuple(_question_of(id, each.data) for id, each in requests.items()), state=kept
+                questions=tuple(_question_of(id, each.data) for id, each in requests.items()), state=new_state
             )
             return
-        for event in self.answer(outputs):
+        for event in self.finish(new_state, outputs):
             yield event
-        yield events.Finished(state=kept)
 
     def default_input(self, message: Message) -> Any:
         """What a workflow starts with: text, the data of a message, or a message of the framework."""
@@ -154,7 +156,7 @@ class WorkflowAdapter(Adapter):
         return message.text if str in kinds else [chat_message_of(message)]
 
 
-class _Checkpoints(InMemoryCheckpointStorage):  # type: ignore[misc]
+class _CheckpointStorage(InMemoryCheckpointStorage):  # type: ignore[misc]
     """The checkpoints of one run. Only types that the workflow declares, and registered ones, are read from the log."""
 
     def __init__(self, workflow: Any) -> None:
@@ -182,11 +184,11 @@ class _Checkpoints(InMemoryCheckpointStorage):  # type: ignore[misc]
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed))
 
 
-def _output(data: Any, seen: _Seen, outputs: list[Any]) -> Iterator[AnyEvent]:
+def _output(data: Any, converter: _EventConverter, outputs: list[Any]) -> Iterator[AnyEvent]:
     """An output of a workflow: of an agent in it, or of a step."""
     outputs.append(data)
     if isinstance(data, AgentResponseUpdate):
-        yield from seen.update(data)
+        yield from converter.convert(data)
         for content in data.contents:
             if content.type == "usage":
                 yield _usage(content.usage_details)
@@ -211,7 +213,7 @@ def _usage(used: Any, calls: int = 1, model: str = "") -> TokenUsage:
 
 
 def _question_of(id: str, data: Any) -> events.Question:
-    """What an executor asks: an approval of a tool, text, or an object with a prompt."""
+    """The question of an executor: an approval of a tool, text, or an object with a prompt."""
     if isinstance(data, Content):
         return replace(_question(data), id=id)
     if isinstance(data, str):
@@ -234,14 +236,14 @@ def _response(request: Any, answer: events.Answer) -> Any:
     return value
 
 
-class _Once(FunctionMiddleware):  # type: ignore[misc]
+class _ToolRecorder(FunctionMiddleware):  # type: ignore[misc]
     """Records what tools returned."""
 
     def __init__(self, results: ToolResults) -> None:
         self._results = results
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
-        key = self._results.begin(context.function.name, context.arguments)
+        key = self._results.begin_call(context.function.name, context.arguments)
         if self._results.has(key):
             found = self._results.get(key)
             context.result = found if isinstance(found, str) else [Content.from_dict(each) for each in found]
@@ -254,7 +256,7 @@ class _Once(FunctionMiddleware):  # type: ignore[misc]
             await self._results.put(key, result)
 
 
-class _Seen:
+class _EventConverter:
     """Turns the updates of a run into events."""
 
     def __init__(self) -> None:
@@ -263,7 +265,7 @@ class _Seen:
         self._message = 0
         self.requests = 0
 
-    def update(self, update: Any) -> Iterator[AnyEvent]:
+    def convert(self, update: Any) -> Iterator[AnyEvent]:
         for content in update.contents:
             kind = content.type
             if kind != "function_call" and kind != "usage":
@@ -272,9 +274,9 @@ class _Seen:
                 yield events.Text(text=content.text, message=f"message-{self._message}")
             elif kind == "function_call":
                 name, arguments = self._calls.get(content.call_id, ("", ""))
-                given = content.arguments
-                given = given if isinstance(given, str) else json.dumps(given) if given is not None else ""
-                self._calls[content.call_id] = (name or content.name or "", arguments + given)
+                piece = content.arguments
+                piece = piece if isinstance(piece, str) else json.dumps(piece) if piece is not None else ""
+                self._calls[content.call_id] = (name or content.name or "", arguments + piece)
             elif kind == "function_result":
                 self._message += 1
                 yield events.ToolResult(

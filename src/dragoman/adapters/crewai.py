@@ -5,7 +5,7 @@ continue after a question, go to the task's log: a flow has no other persistence
 own. A run that the process did not survive begins again at the message or at the last answer, and tools that have answered
 do not run again.
 
-The asynchronous methods are cancelled. Methods and tools that are no coroutines run in threads: they end at their next call
+The asynchronous methods are cancelled. Methods and tools that are not coroutines run in threads: they end at their next call
 of a model or of a tool, or at the next piece of text of a model.
 """
 
@@ -46,17 +46,17 @@ from dragoman.model.usage import TokenUsage
 _TEXTS = ("message", "input", "question", "query", "prompt", "request", "text", "topic")
 """Names of the field that takes the text of a message, if there are several."""
 _CONVERSATION = "conversation"
-"""The placeholder of a crew that takes what was said before."""
-_ASKED = "ask"
+"""The placeholder of a crew that takes the earlier messages."""
+_ASK = "ask"
 _FEEDBACK = "feedback"
 
 
 def make_adapter(objects: Instances, input: Convert, output: Convert) -> Adapter:
     if isinstance(objects.first, Flow):
         if flow_config.hitl_provider is None:
-            flow_config.hitl_provider = _Asks()
+            flow_config.hitl_provider = _CallerProvider()
         if flow_config.input_provider is None:
-            flow_config.input_provider = _Asks()
+            flow_config.input_provider = _CallerProvider()
         return FlowAdapter(objects, input, output)
     return CrewAdapter(objects, input, output)
 
@@ -64,67 +64,68 @@ def make_adapter(objects: Instances, input: Convert, output: Convert) -> Adapter
 class FlowAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         state = start.state or {}
-        saved = _InLog()
-        saved.set(state)
-        answered = list(state.get("answered", ()))
-        if _ASKED in start.answers:
-            answered.append([state["asked"], start.answers[_ASKED].text])
-            start.tools.go_on(state["tools"])
-        begun: dict[str, Any] = {"tools": start.tools.scope}
+        persistence = _LogPersistence()
+        persistence.set(state)
+        answers = list(state.get("answered", ()))
+        if _ASK in start.answers:
+            answers.append([state["asked"], start.answers[_ASK].text])
+            start.tools.replay_from(state["tools"])
+        run_start: dict[str, Any] = {"tools": start.tools.scope}
         work: Callable[[], Awaitable[Any]]
         if start.message is None and "pending" in state:
-            begun["feedback"] = said = (
+            run_start["feedback"] = feedback = (
                 start.answers[_FEEDBACK].text if _FEEDBACK in start.answers else state["feedback"]
             )
-            flow = self._continued(state, saved)
-            work = partial(flow.resume_async, said)
+            flow = self._resumed_flow(state, persistence)
+            work = partial(flow.resume_async, feedback)
         else:
-            given = state["inputs"] if start.message is None else self._input(start.message)
-            begun["inputs"] = given
-            flow = self._new(saved)
-            inputs = {**given, "id": state["id"]} if "id" in state else given
+            run_input = state["inputs"] if start.message is None else self._input(start.message)
+            run_start["inputs"] = run_input
+            flow = self._new_flow(persistence)
+            inputs = {**run_input, "id": state["id"]} if "id" in state else run_input
             work = partial(flow.akickoff, inputs=inputs, **start.options)
-        run = _Run(start.tools, work, answered)
+        run = _Run(start.tools, work, answers)
         async for event in run.events():
             yield event
-        if run.asked is not None:  # the run begins again with the answer
-            kept = {**state, **begun, "asked": run.asked, "answered": answered}
-            yield events.Paused(questions=(events.Question(id=_ASKED, text=run.asked),), state=kept)
+        if run.question is not None:  # the run begins again with the answer
+            new_state = {**state, **run_start, "asked": run.question, "answered": answers}
+            yield events.Paused(questions=(events.Question(id=_ASK, text=run.question),), state=new_state)
             return
-        kept = {"id": flow.flow_id, "state": _state_of(flow)}
+        new_state = {"id": flow.flow_id, "state": _state_of(flow)}
         result = run.result
         if isinstance(result, HumanFeedbackPending):
             context = result.context.to_dict()
             history = [_feedback_as_json(each) for each in flow.human_feedback_history]
             yield events.Paused(
-                questions=(_question(result.context),), state={**kept, "pending": context, "history": history}
+                questions=(_question(result.context),),
+                state={**new_state, "pending": context, "history": history},
             )
             return
-        for event in self.answer(result, _content_of(result), run.text):
+        for event in self.finish(new_state, result, _content_of(result), run.text):
             yield event
-        yield events.Finished(state=kept)
 
-    def _new(self, persistence: Any) -> Any:
+    def _new_flow(self, persistence: Any) -> Any:
         """A flow for one run."""
         if self._objects.make is not None:
             flow = self._objects.make()
             flow.persistence = persistence
             flow._instance_persistence = True
             return flow
-        return self._build(persistence)
+        return self._copied_flow(persistence)
 
-    def _build(self, persistence: Any) -> Any:
+    def _copied_flow(self, persistence: Any) -> Any:
+        """A flow like the one that was wrapped."""
         first = self._objects.first
         fields = {name: getattr(first, name) for name in first.model_fields_set if name != "persistence"}
         if type(first) is Flow:  # made of a declaration
             return Flow.from_declaration(contents=first._definition, persistence=persistence, **fields)
         return type(first)(persistence=persistence, **fields)
 
-    def _continued(self, state: dict[str, Any], persistence: Any) -> Any:
+    def _resumed_flow(self, state: dict[str, Any], persistence: Any) -> Any:
         """A flow that waits for feedback."""
         first = self._objects.first
         if self._objects.make is not None:
-            flow = self._new(persistence)
+            flow = self._new_flow(persistence)
             flow._initialize_state(state["state"])
             flow._pending_feedback_context = PendingFeedbackContext.from_dict(state["pending"])
             flow._is_execution_resuming = True
@@ -134,9 +135,9 @@ class FlowAdapter(Adapter):
             more = {"definition": first._definition} if type(first) is Flow else {}
             flow = type(first).from_pending(state["id"], persistence, **more, **fields)
         context = flow.pending_feedback
-        asks = flow._definition.methods[context.method_name].human_feedback
-        if asks is not None and asks.llm is not None:  # the model itself, not what could be stored of it
-            context.llm = asks.llm
+        feedback_config = flow._definition.methods[context.method_name].human_feedback
+        if feedback_config is not None and feedback_config.llm is not None:
+            context.llm = feedback_config.llm  # the model itself, not what could be stored of it
         flow.human_feedback_history = [_feedback_of(each) for each in state.get("history", ())]
         return flow
 
@@ -168,22 +169,21 @@ class CrewAdapter(Adapter):
         enable_agent_streaming(crew.agents)
         inputs = self._input(start.turn.message)
         if _CONVERSATION in crews.first.fetch_inputs() and self._input == self.default_input:
-            said = await start.turn.conversation()
-            lines = [f"{'User' if each.by_user else 'Agent'}: {each.text}" for each in said[:-1]]
+            messages = await start.turn.conversation()
+            lines = [f"{'User' if each.by_user else 'Agent'}: {each.text}" for each in messages[:-1]]
             inputs = {_CONVERSATION: "\n".join(lines) or "(nothing was said before)", **inputs}
         run = _Run(start.tools, partial(crew.akickoff, inputs=inputs, **start.options))
         async for event in run.events():
             yield event
-        for event in self.answer(run.result, _content_of(run.result), run.text):
+        for event in self.finish(None, run.result, _content_of(run.result), run.text):
             yield event
-        yield events.Finished(state=None)
 
     def default_input(self, message: Message) -> dict[str, Any]:
         """The placeholders of the crew: from the data of a message, or one of them from its text."""
         if isinstance(message.data, dict):
             return message.data
-        open = sorted(self._objects.first.fetch_inputs() - {_CONVERSATION})
-        return {_field_for_text(open) if open else "message": message.text}
+        placeholders = sorted(self._objects.first.fetch_inputs() - {_CONVERSATION})
+        return {_field_for_text(placeholders) if placeholders else "message": message.text}
 
 
 def _field_for_text(names: list[str]) -> str:
@@ -196,11 +196,11 @@ def _field_for_text(names: list[str]) -> str:
     return found
 
 
-class _Asked(BaseException):
+class _QuestionAsked(BaseException):
     """`Flow.ask` has a question. Not an `Exception`: CrewAI takes those for a provider that has no answer."""
 
 
-class _Stopped(BaseException):
+class _RunStopped(BaseException):
     """The run is over, and a thread of it goes on."""
 
 
@@ -211,18 +211,18 @@ class _Run:
     """One run of a flow or a crew: its events, and its result."""
 
     def __init__(
-        self, tools: ToolResults, work: Callable[[], Awaitable[Any]], answered: list[list[str]] | None = None
+        self, tools: ToolResults, work: Callable[[], Awaitable[Any]], answers: list[list[str]] | None = None
     ) -> None:
         self._tools, self._work = tools, work
-        self._answered = list(answered or ())
+        self._answers = list(answers or ())
         self.result: Any = None
-        self.asked: str | None = None
+        self.question: str | None = None
         self.text = ""
         """What the model said last."""
         self._message = ""
         self._calls: dict[str, str] = {}
         self._stopped = False
-        self._replayed: dict[int, str] = {}
+        self._call_keys: dict[int, str] = {}
 
     async def events(self) -> AsyncGenerator[AnyEvent, None]:
         loop = asyncio.get_running_loop()
@@ -230,8 +230,8 @@ class _Run:
 
         def sink(source: Any, event: Any) -> None:
             if self._stopped:
-                raise _Stopped
-            if isinstance(event, _SHOWN):
+                raise _RunStopped
+            if isinstance(event, _SHOWN_EVENTS):
                 loop.call_soon_threadsafe(queue.put_nowait, event)
 
         async def work() -> Any:
@@ -246,19 +246,19 @@ class _Run:
             with scoped_hooks(hooks):
                 try:
                     return await self._work()
-                except _Asked as asked:
-                    self.asked = str(asked)
+                except _QuestionAsked as question:
+                    self.question = str(question)
                 finally:
                     loop.call_soon(queue.put_nowait, None)
 
         working = asyncio.create_task(work())
         try:
             while (event := await queue.get()) is not None:
-                for each in self._event(event):
+                for each in self._convert(event):
                     yield each
             self.result = await working
             while not queue.empty():  # of threads, after the end
-                for each in self._event(queue.get_nowait()):
+                for each in self._convert(queue.get_nowait()):
                     yield each
         finally:
             self._stopped = True
@@ -266,7 +266,7 @@ class _Run:
                 working.cancel()
                 await asyncio.wait([working])
 
-    def _event(self, event: Any) -> Iterator[AnyEvent]:
+    def _convert(self, event: Any) -> Iterator[AnyEvent]:
         if isinstance(event, LLMStreamChunkEvent):
             if event.chunk and event.tool_call is None:
                 self.text = event.chunk if event.call_id != self._message else self.text + event.chunk
@@ -292,36 +292,36 @@ class _Run:
 
     def _before_model(self, context: Any) -> None:
         if self._stopped:
-            raise _Stopped
+            raise _RunStopped
 
     def _before_tool(self, context: Any) -> None:
-        """Called before a tool runs. Raises if its result is on record: `_after_tool` returns it."""
+        """Called before a tool runs. Raises if its result is recorded: `_after_tool` returns it."""
         if self._stopped:
-            raise _Stopped
-        key = self._tools.begin(context.tool_name, context.tool_input)
-        self._replayed[id(context.tool_input)] = key
+            raise _RunStopped
+        key = self._tools.begin_call(context.tool_name, context.tool_input)
+        self._call_keys[id(context.tool_input)] = key
         if self._tools.has(key):
-            raise HookAborted("the result of this call is on record")
+            raise HookAborted("the result of this call is recorded")
 
     def _after_tool(self, context: Any) -> str | None:
-        key = self._replayed.pop(id(context.tool_input), None)
+        key = self._call_keys.pop(id(context.tool_input), None)
         if key is None:
             return None
         if self._tools.has(key):
             return str(self._tools.get(key))
-        self._tools.put_in_thread(key, str(context.tool_result))
+        self._tools.put_from_thread(key, str(context.tool_result))
         return None
 
     def answer(self, message: str) -> str:
         """The answer to a question of `Flow.ask`, if it is known."""
-        for n, (asked, said) in enumerate(self._answered):
-            if asked == message:
-                del self._answered[n]
-                return said
-        raise _Asked(message)
+        for n, (question, answer) in enumerate(self._answers):
+            if question == message:
+                del self._answers[n]
+                return answer
+        raise _QuestionAsked(message)
 
 
-_SHOWN = (
+_SHOWN_EVENTS = (
     LLMStreamChunkEvent,
     LLMCallCompletedEvent,
     ToolUsageStartedEvent,
@@ -333,7 +333,7 @@ _SHOWN = (
 # -- questions and state -------------------------------------------------------------------------------------------
 
 
-class _Asks:
+class _CallerProvider:
     """Asks the caller where CrewAI would ask on the console."""
 
     def request_feedback(self, context: Any, flow: Any) -> str:
@@ -343,8 +343,8 @@ class _Asks:
         return _runs.get().answer(message)
 
 
-class _InLog(FlowPersistence):  # type: ignore[misc]
-    """What is known of a flow, for one run. The adapter reads it from the log and writes it there."""
+class _LogPersistence(FlowPersistence):  # type: ignore[misc]
+    """The stored state of a flow, for one run. The adapter reads it from the log and writes it there."""
 
     persistence_type: str = "dragoman"
     _saved: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -378,11 +378,11 @@ def _state_of(flow: Any) -> Any:
 
 def _question(context: Any) -> events.Question:
     """What a method with `@human_feedback` asks: its message, and what the method returned."""
-    shown = context.method_output
+    output = context.method_output
     text = context.message
-    if isinstance(shown, str) and shown:
-        text = f"{text}\n\n{shown}"
-    details: dict[str, Any] = {"method": context.method_name, "output": context._make_json_safe(shown)}
+    if isinstance(output, str) and output:
+        text = f"{text}\n\n{output}"
+    details: dict[str, Any] = {"method": context.method_name, "output": context._make_json_safe(output)}
     if context.emit:
         details["outcomes"] = list(context.emit)
     return events.Question(id=_FEEDBACK, text=text, details=details)
@@ -405,7 +405,7 @@ def _feedback_of(saved: dict[str, Any]) -> Any:
 
 
 def _content_of(result: Any) -> Any:
-    """What of a result is the answer."""
+    """The answer in a result."""
     if isinstance(result, HumanFeedbackResult):
         return result.output
     if hasattr(result, "raw"):  # of a crew, or of an agent

@@ -1,4 +1,4 @@
-"""What an adapter says of a run: events, the questions of a pause, and their answers."""
+"""What an adapter reports of a run: events, the questions of a pause, and their answers."""
 
 from __future__ import annotations
 

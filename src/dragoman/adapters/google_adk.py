@@ -45,7 +45,7 @@ _USER = "caller"
 class GoogleADKAdapter(Adapter):
     def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
         super().__init__(objects, input, output)
-        self._obj, self._app = objects.first, objects.first.name
+        self._obj, self._app_name = objects.first, objects.first.name
 
     def default_input(self, message: Message) -> Any:
         return content_of(message)
@@ -53,53 +53,54 @@ class GoogleADKAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
         sessions, session_id = InMemorySessionService(), start.turn.context_id
         if start.state is None:
-            await sessions.create_session(app_name=self._app, user_id=_USER, session_id=session_id)
+            await sessions.create_session(app_name=self._app_name, user_id=_USER, session_id=session_id)
         else:
             session = Session.model_validate(start.state["session"])
-            sessions.sessions.setdefault(self._app, {}).setdefault(_USER, {})[session.id] = session
+            sessions.sessions.setdefault(self._app_name, {}).setdefault(_USER, {})[session.id] = session
         options = dict(start.options)
         options.setdefault("run_config", RunConfig(streaming_mode=StreamingMode.SSE))
         if start.message is not None:
             content = self._input(start.message)
         else:
             content = _answers(start)
-        seen = _Seen()
+        converter = _EventConverter()
         runner = self._runner(sessions)
-        runner.plugin_manager.plugins.insert(0, _Once(start.tools))
-        said = runner.run_async(user_id=_USER, session_id=session_id, new_message=content, **options)
-        async with aclosing(said):
-            async for event in said:
-                for each in seen.event(event):
+        runner.plugin_manager.plugins.insert(0, _ToolRecorder(start.tools))
+        stream = runner.run_async(user_id=_USER, session_id=session_id, new_message=content, **options)
+        async with aclosing(stream):
+            async for event in stream:
+                for each in converter.convert(event):
                     yield each
-        session = await sessions.get_session(app_name=self._app, user_id=_USER, session_id=session_id)
+        session = await sessions.get_session(app_name=self._app_name, user_id=_USER, session_id=session_id)
         state = {"session": session.model_dump(mode="json", by_alias=True)}
-        if seen.requests:
-            state["requests"] = {call.id: call.name for call in seen.requests}
+        if converter.requests:
+            state["requests"] = {call.id: call.name for call in converter.requests}
             state["credentials"] = {
-                call.id: plain(call.args) for call in seen.requests if call.name == _CREDENTIAL
+                call.id: plain(call.args) for call in converter.requests if call.name == _CREDENTIAL
             }
-            yield events.Paused(questions=tuple(map(_question, seen.requests)), state=state)
+            yield events.Paused(questions=tuple(map(_question, converter.requests)), state=state)
             return
-        if seen.error:
-            yield events.Finished(state=state, failed=seen.error)
+        if converter.error:
+            yield events.Finished(state=state, failed=converter.error)
             return
-        output = seen.output if seen.output is not None else seen.text
-        for each in self.answer(output, None if isinstance(output, str) and seen.text else output):
+        output = converter.output if converter.output is not None else converter.text
+        for each in self.finish(
+            state, output, None if isinstance(output, str) and converter.text else output
+        ):
             yield each
-        yield events.Finished(state=state)
 
     def _runner(self, sessions: Any) -> Any:
         services = {"session_service": sessions, "artifact_service": InMemoryArtifactService()}
         if isinstance(self._obj, App):
             return Runner(app=self._obj, **services)
         kind = "agent" if isinstance(self._obj, BaseAgent) else "node"
-        return Runner(app_name=self._app, **{kind: self._obj}, **services)
+        return Runner(app_name=self._app_name, **{kind: self._obj}, **services)
 
 
 make_adapter = GoogleADKAdapter
 
 
-class _Once(BasePlugin):  # type: ignore[misc]
+class _ToolRecorder(BasePlugin):  # type: ignore[misc]
     """Records what tools returned, and what they changed in the session's state."""
 
     def __init__(self, results: ToolResults) -> None:
@@ -108,7 +109,7 @@ class _Once(BasePlugin):  # type: ignore[misc]
         self._keys: dict[int, str] = {}
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
-        self._keys[id(tool_context)] = key = self._results.begin(tool.name, tool_args)
+        self._keys[id(tool_context)] = key = self._results.begin_call(tool.name, tool_args)
         if not self._results.has(key):
             return None
         found = self._results.get(key)
@@ -125,8 +126,8 @@ class _Once(BasePlugin):  # type: ignore[misc]
         await self._results.put(key, {"result": result, "state": dict(actions.state_delta)})
 
 
-class _Seen:
-    """Turns the events of a run into ours."""
+class _EventConverter:
+    """Turns the events of ADK into those of adapters."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -135,7 +136,7 @@ class _Seen:
         self.output: Any = None
         self._message, self._streamed = 0, False
 
-    def event(self, event: Any) -> Iterator[AnyEvent]:
+    def convert(self, event: Any) -> Iterator[AnyEvent]:
         if event.error_code and event.error_message:
             self.error = str(event.error_message)
         parts = event.content.parts or [] if event.content else []
@@ -174,7 +175,7 @@ class _Seen:
             self.requests.append(call)
             return
         yield events.ToolCall(id=call.id or call.name, name=call.name, arguments=call.args)
-        if call.id in long_running:  # if it does not answer itself, somebody else does
+        if call.id in long_running:  # the caller answers, unless a response of the tool follows
             self.requests.append(call)
 
     def _response(self, response: Any) -> Iterator[AnyEvent]:
@@ -216,10 +217,10 @@ def _question(call: Any) -> events.Question:
     if call.name == _CREDENTIAL:
         config = _auth_config(details)
         page = ((config.get("exchangedAuthCredential") or {}).get("oauth2") or {}).get("authUri")
-        said = f"Authorisation is needed: open {page} and send the address that it leads to." if page else ""
-        return events.Question(
-            id=call.id, text=said or "Credentials are needed.", details=plain(details), auth=True
-        )
+        text = "Credentials are needed."
+        if page:
+            text = f"Authorisation is needed: open {page} and send the address that it leads to."
+        return events.Question(id=call.id, text=text, details=plain(details), auth=True)
     if call.name != _INPUT:
         return events.Question(id=call.id, text=f"{describe_call(call.name, details)}?", details=details)
     text = details.get("message") or "Input is needed."
@@ -231,10 +232,10 @@ def _answers(start: Start) -> Any:
     parts = []
     for id, answer in start.answers.items():
         name = start.state["requests"][id]
-        given = _response(name, answer)
+        content = _response(name, answer)
         if name == _CREDENTIAL and not isinstance(answer.value, dict):
-            given = _credential(start.state["credentials"][id], answer.text.strip())
-        response = types.FunctionResponse(id=id, name=name, response=given)
+            content = _credential(start.state["credentials"][id], answer.text.strip())
+        response = types.FunctionResponse(id=id, name=name, response=content)
         parts.append(types.Part(function_response=response))
     return types.Content(role="user", parts=parts)
 

@@ -30,9 +30,9 @@ from dragoman.model.usage import TokenUsage
 __all__ = ["agent_as_tool"]
 
 _MODES = ["messages", "updates", "custom", "checkpoints"]
-_OF_MANY = "#"
+_QUESTION_SEPARATOR = "#"
 """Between the id of an interrupt and the number of its question."""
-_STOPPED = "next"
+_BREAKPOINT = "next"
 """The id of the question of a graph that stopped at a breakpoint."""
 
 
@@ -48,26 +48,26 @@ class LangGraphAdapter(Adapter):
         options = dict(start.options)
         config = dict(options.pop("config", None) or {})
         config["configurable"] = {**config.get("configurable", {}), "thread_id": start.turn.context_id}
-        given: Any = None  # it continues where it was interrupted
+        run_input: Any = None  # it continues where it was interrupted
         if start.message is not None:
-            given = self._input(start.message)
-        elif _STOPPED in start.answers:
-            if not start.answers[_STOPPED].value:
+            run_input = self._input(start.message)
+        elif _BREAKPOINT in start.answers:
+            if not start.answers[_BREAKPOINT].value:
                 yield events.Finished(state=saver.dump(finished=True), failed="The caller stopped it.")
                 return
         elif start.answers:
-            given = Command(resume=_resume_values(start.answers))
-        seen = _Seen()
+            run_input = Command(resume=_resume_values(start.answers))
+        converter = _EventConverter()
         stream = graph.astream(
-            given, config, stream_mode=_MODES, subgraphs=True, durability="sync", **options
+            run_input, config, stream_mode=_MODES, subgraphs=True, durability="sync", **options
         )
         async with aclosing(stream):
             async for namespace, mode, content in stream:
                 if mode == "messages":
-                    for event in seen.message(*content):
+                    for event in converter.convert_message(*content):
                         yield event
                 elif mode == "updates":
-                    for event in seen.update(content):
+                    for event in converter.convert_update(content):
                         yield event
                 elif mode == "custom":
                     yield _progress(content)
@@ -77,17 +77,18 @@ class LangGraphAdapter(Adapter):
         if questions := tuple(_questions(state)):
             yield events.Paused(questions=questions, state=saver.dump())
             return
-        final = self.answer(state.values) if self._output is not None else self._final(state.values, seen)
-        for event in final:
+        if self._output is None:
+            for event in self._unsent_answer(state.values, converter):
+                yield event
+        for event in self.finish(saver.dump(finished=True), state.values):
             yield event
-        yield events.Finished(state=saver.dump(finished=True))
 
     def default_input(self, message: Message) -> Any:
         """A message for the graph: as one of `messages`, as the state that its data gives, or as the only text."""
         fields = self._input_fields()
         if "messages" in fields:
-            given = message.data if isinstance(message.data, dict) else {}
-            more = {name: value for name, value in given.items() if name in fields and name != "messages"}
+            data = message.data if isinstance(message.data, dict) else {}
+            more = {name: value for name, value in data.items() if name in fields and name != "messages"}
             return {"messages": [HumanMessage(content=content_of(message, without_data=bool(more)))], **more}
         if message.data is not None:
             return message.data
@@ -104,54 +105,57 @@ class LangGraphAdapter(Adapter):
         schema = getattr(builder, "input_schema", None) or getattr(builder, "state_schema", None)
         return get_type_hints(schema) if schema is not None else {}
 
-    def _final(self, values: Any, seen: _Seen) -> Iterator[AnyEvent]:
-        """What of the final state is the answer and was not sent yet."""
+    def _unsent_answer(self, values: Any, converter: _EventConverter) -> Iterator[AnyEvent]:
+        """The answer in the final state, as far as it was not sent yet."""
         messages = values.get("messages") if isinstance(values, dict) else None
         if isinstance(messages, list):
             last = messages[-1] if messages else None
-            if isinstance(last, AIMessage) and (last.id or "") != seen.last and (text := _text_of(last)):
+            if (
+                isinstance(last, AIMessage)
+                and (last.id or "") != converter.last_sent
+                and (text := _text_of(last))
+            ):
                 yield events.Text(text=text, message=f"{last.id}/whole")
             if values.get("structured_response") is not None:
                 yield events.Data(value=as_json(values["structured_response"]))
         elif isinstance(values, str):
             yield events.Text(text=values, message="output")
-        elif values is not None and not seen.last:
+        elif values is not None and not converter.last_sent:
             yield events.Data(value=as_json(values))
 
 
 make_adapter = LangGraphAdapter
 
 
-class _Seen:
-    """What of a run was sent already: messages are in the stream several times."""
+class _EventConverter:
+    """Turns the stream of a run into events. Messages are in the stream several times, and are sent once."""
 
     def __init__(self) -> None:
-        self.last = ""
+        self.last_sent = ""
         """The id of the message whose text was sent last."""
-        self._overtaken: set[str] = set()
-        self._called: set[str] = set()
-        self._returned: set[str] = set()
-        self._counted: set[str] = set()
+        self._replaced: set[str] = set()
+        self._sent_calls: set[str] = set()
+        self._sent_results: set[str] = set()
+        self._counted_messages: set[str] = set()
 
-    def message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[AnyEvent]:
-        if not isinstance(message, AIMessage):  # of which the pieces of a message are a kind
+    def convert_message(self, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[AnyEvent]:
+        if not isinstance(message, AIMessage):  # the pieces of a message are a kind of AIMessage
             return
         text, id = _text_of(message), message.id or ""
-        if text and id not in self._overtaken:
-            if id != self.last and self.last:
-                self._overtaken.add(
-                    self.last
-                )  # models that run side by side: the one that began last is shown
-            self.last = id
+        if text and id not in self._replaced:
+            if id != self.last_sent and self.last_sent:
+                # Of models that run side by side, the one that began last is shown.
+                self._replaced.add(self.last_sent)
+            self.last_sent = id
             yield events.Text(text=text, message=id)
         yield from self._usage(message, metadata.get("ls_model_name") or "")
 
     def _usage(self, message: AIMessage, model: str) -> Iterator[AnyEvent]:
         used, id = message.usage_metadata, message.id or ""
-        if not used or (id in self._counted and not isinstance(message, AIMessageChunk)):
+        if not used or (id in self._counted_messages and not isinstance(message, AIMessageChunk)):
             return  # the whole message after its pieces, whose usage adds up
-        first = id not in self._counted
-        self._counted.add(id)
+        first = id not in self._counted_messages
+        self._counted_messages.add(id)
         yield TokenUsage(
             input_tokens=used.get("input_tokens", 0),
             output_tokens=used.get("output_tokens", 0),
@@ -161,17 +165,17 @@ class _Seen:
             model=message.response_metadata.get("model_name") or model,
         )
 
-    def update(self, update: Any) -> Iterator[AnyEvent]:
+    def convert_update(self, update: Any) -> Iterator[AnyEvent]:
         """Tool calls and their results, from what nodes returned."""
         for message in _messages_in(update):
             if isinstance(message, AIMessage):
                 for call in message.tool_calls:
                     id = call.get("id") or f"{message.id}/{call['name']}"
-                    if id not in self._called:
-                        self._called.add(id)
+                    if id not in self._sent_calls:
+                        self._sent_calls.add(id)
                         yield events.ToolCall(id=id, name=call["name"], arguments=as_json(call["args"]))
-            elif isinstance(message, ToolMessage) and message.tool_call_id not in self._returned:
-                self._returned.add(message.tool_call_id)
+            elif isinstance(message, ToolMessage) and message.tool_call_id not in self._sent_results:
+                self._sent_results.add(message.tool_call_id)
                 yield events.ToolResult(
                     id=message.tool_call_id,
                     name=message.name or "",
@@ -239,7 +243,9 @@ def _questions(state: Any) -> Iterator[events.Question]:
         yield from _questions_of(each)
     if not state.interrupts and state.next:
         where = ", ".join(state.next)
-        yield events.Question(id=_STOPPED, text=f"The graph stopped before {where}. Continue?", approval=True)
+        yield events.Question(
+            id=_BREAKPOINT, text=f"The graph stopped before {where}. Continue?", approval=True
+        )
 
 
 def _questions_of(found: Any) -> Iterator[events.Question]:
@@ -249,7 +255,7 @@ def _questions_of(found: Any) -> Iterator[events.Question]:
     if isinstance(requests, list):
         for n, request in enumerate(requests):
             arguments = as_json(request.get("args", {}))
-            yield ask_approval(f"{found.id}{_OF_MANY}{n}", request.get("name"), arguments)
+            yield ask_approval(f"{found.id}{_QUESTION_SEPARATOR}{n}", request.get("name"), arguments)
     elif isinstance(value, str):
         yield events.Question(id=found.id, text=value, schema=schema)
     else:
@@ -264,14 +270,14 @@ def _resume_values(answers: Mapping[str, events.Answer]) -> dict[str, Any]:
     """The answers by interrupt: what the caller sent, or the decisions that LangChain's middleware wants."""
     values: dict[str, Any] = {}
     for id, answer in answers.items():
-        interrupted, of_many, _ = id.partition(_OF_MANY)
-        if not of_many:
+        interrupt_id, separator, _ = id.partition(_QUESTION_SEPARATOR)
+        if not separator:
             values[id] = answer.value
             continue
         decision = {"type": "approve"}
         if not answer.value:
             decision = {"type": "reject", **({"message": answer.reason} if answer.reason else {})}
-        values.setdefault(interrupted, {"decisions": []})["decisions"].append(decision)
+        values.setdefault(interrupt_id, {"decisions": []})["decisions"].append(decision)
     return values
 
 
@@ -295,8 +301,8 @@ def agent_as_tool(
     async def call(message: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
         outcome: Outcome = await send(message, "", tool_call_id)
         while outcome["asks"]:
-            asked = {"question": outcome["text"], "agent": remote.name, "task": outcome["task"]}
-            outcome = await send(str(interrupt(asked)), outcome["task"], "")
+            question = {"question": outcome["text"], "agent": remote.name, "task": outcome["task"]}
+            outcome = await send(str(interrupt(question)), outcome["task"], "")
         return outcome["text"]
 
     return StructuredTool.from_function(coroutine=call, name=remote.name, description=remote.description)
@@ -326,19 +332,19 @@ class LogSaver(InMemorySaver):  # type: ignore[misc]
                     self.blobs[(thread, namespace, channel, version)] = _load(value)
 
     def dump(self, *, finished: bool = False) -> Any:
-        """The state as JSON. After the end, what subgraphs kept for this run only is left out."""
-        kept: dict[str, Any] = {}
+        """The state as JSON. After the end, what subgraphs stored for this run only is left out."""
+        namespaces: dict[str, Any] = {}
         thread = next(iter(self.storage), "")
         for namespace, checkpoints in self.storage.get(thread, {}).items():
             if not checkpoints or (finished and ":" in namespace):
                 continue
-            ids = self._needed(checkpoints)
-            kept[namespace] = {
+            ids = self._needed_ids(checkpoints)
+            namespaces[namespace] = {
                 id: self._dump_checkpoint(thread, namespace, id, checkpoints[id]) for id in ids
             }
-        return {"thread": thread, "checkpoints": kept}
+        return {"thread": thread, "checkpoints": namespaces}
 
-    def _needed(self, checkpoints: dict[str, Any]) -> list[str]:
+    def _needed_ids(self, checkpoints: dict[str, Any]) -> list[str]:
         """The last checkpoint, or all of them if channels keep only what changed."""
         last = max(checkpoints)
         metadata = self.serde.loads_typed(checkpoints[last][1])
@@ -348,26 +354,26 @@ class LogSaver(InMemorySaver):  # type: ignore[misc]
         checkpoint, metadata, parent = saved
         versions = self.serde.loads_typed(checkpoint)["channel_versions"]
         blobs = [
-            [channel, version, _dumped(self.blobs[(thread, namespace, channel, version)])]
+            [channel, version, _dump(self.blobs[(thread, namespace, channel, version)])]
             for channel, version in versions.items()
             if (thread, namespace, channel, version) in self.blobs
         ]
         writes = [
-            [task, index, channel, _dumped(value), path]
+            [task, index, channel, _dump(value), path]
             for (task, index), (_, channel, value, path) in self.writes.get(
                 (thread, namespace, id), {}
             ).items()
         ]
         return {
-            "checkpoint": _dumped(checkpoint),
-            "metadata": _dumped(metadata),
+            "checkpoint": _dump(checkpoint),
+            "metadata": _dump(metadata),
             "parent": parent,
             "writes": writes,
             "blobs": blobs,
         }
 
 
-def _dumped(value: tuple[str, bytes]) -> list[str]:
+def _dump(value: tuple[str, bytes]) -> list[str]:
     kind, raw = value
     return [kind, base64.b64encode(raw).decode()]
 

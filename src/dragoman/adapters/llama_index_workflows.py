@@ -42,7 +42,7 @@ logger = logging.getLogger("dragoman.adapters")
 _AGENTS = "llama_index.core.agent"
 """The package of agents, which are workflows."""
 _MEMORY = "llama_index.core.memory"
-_OF_AGENTS = ("AgentInput", "AgentSetup", "AgentOutput")
+_REPEATED_EVENTS = ("AgentInput", "AgentSetup", "AgentOutput")
 """Events of agents that repeat the conversation."""
 
 
@@ -66,64 +66,65 @@ class WorkflowAdapter(Adapter):
             if state
             else Context(self._workflow)
         )
-        given = self._input(start.message) if start.message is not None else {}
+        run_input = self._input(start.message) if start.message is not None else {}
         steps = _Steps()
         token = _steps.set(steps)
-        handler = self._workflow.run(ctx=context, **given, **start.options)
+        handler = self._workflow.run(ctx=context, **run_input, **start.options)
         _steps.reset(token)
         steps.context = handler.ctx
-        answered: list[dict[str, Any]] = []
+        answered_requests: list[dict[str, Any]] = []
         answers = []
         for id, answer in start.answers.items():
             fields = state["requests"][id]
-            answered.append(fields)
+            answered_requests.append(fields)
             answers.append(self._response(fields, answer.value))
         steps.expect(answers)
         if not (answers and _has_requirements(state["context"])):
             for event in answers:
                 handler.ctx.send_event(event)
             answers = []
-        asked: list[Any] = []
-        seen = _Seen()
+        open_requests: list[Any] = []
+        converter = _EventConverter()
         result: Any = None
         reading = asyncio.create_task(steps.read(handler))
         try:
             while (event := await steps.queue.get()) is not None:
-                if isinstance(event, _Save):
-                    if not asked:
+                if isinstance(event, _SaveRequest):
+                    if not open_requests:
                         yield events.Saved(state={"context": event.context})
                     event.done.set()  # it is on disk
                 elif isinstance(event, WorkflowIdleEvent):
-                    if asked:
+                    if open_requests:
                         break
-                    for response in answers:  # each step that waits has said again what it waits for
+                    for response in answers:  # each step that waits has asked again
                         handler.ctx.send_event(response)
                     answers = []
                 elif isinstance(event, InputRequiredEvent):
-                    if _fields(event) in answered:
-                        answered.remove(_fields(event))  # a step that continues asks again
+                    if _fields(event) in answered_requests:
+                        answered_requests.remove(_fields(event))  # a step that continues asks again
                     else:
-                        asked.append(event)
+                        open_requests.append(event)
                 elif not isinstance(event, InternalDispatchEvent | StopEvent):
-                    for each in seen.event(event):
+                    for each in converter.convert(event):
                         yield each
-            if asked:
-                requests = {f"{type(event).__name__}-{n}": event for n, event in enumerate(asked, 1)}
-                kept = {
-                    "context": _save(handler.ctx),
+            if open_requests:
+                requests = {f"{type(event).__name__}-{n}": event for n, event in enumerate(open_requests, 1)}
+                new_state = {
+                    "context": _dump_context(handler.ctx),
                     "requests": {id: _fields(event) for id, event in requests.items()},
                 }
                 questions = tuple(_question(id, event) for id, event in requests.items())
-                yield events.Paused(questions=questions, state=kept)
+                yield events.Paused(questions=questions, state=new_state)
                 return
             result = await handler
         finally:
             reading.cancel()
             if not handler.is_done():
                 await handler.cancel_run()
-        for each in self.answer(result, _content_of(result), seen.text):
+        for each in self.finish(
+            {"context": _dump_context(handler.ctx)}, result, _content_of(result), converter.text
+        ):
             yield each
-        yield events.Finished(state={"context": _save(handler.ctx)})
 
     def default_input(self, message: Message) -> dict[str, Any]:
         """What the workflow starts with: the data of a message, or its text as the only field of text."""
@@ -154,7 +155,7 @@ make_adapter = WorkflowAdapter
 
 
 def _content_of(result: Any) -> Any:
-    """What of the result of a workflow is the answer."""
+    """The answer in the result of a workflow."""
     if type(result).__name__ == "AgentOutput":
         structured = getattr(result, "structured_response", None)
         return structured if structured is not None else str(result.response.content or "")
@@ -164,7 +165,7 @@ def _content_of(result: Any) -> Any:
 # -- after a crash: a run continues after the last step that ended ------------------------------------------------
 
 
-class _Save:
+class _SaveRequest:
     """The context of a workflow, to be recorded before the next step begins."""
 
     def __init__(self, context: Any) -> None:
@@ -184,7 +185,7 @@ class _Steps:
         """Events of the workflow, `_Save`, and None at the end."""
         self.loop = asyncio.get_running_loop()
         self._running = 0
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._expected: set[str] = set()
 
     def expect(self, answers: list[Any]) -> None:
@@ -201,11 +202,15 @@ class _Steps:
             self.queue.put_nowait(None)
 
     async def begin(self) -> None:
-        async with self._one:
-            if self._running == 0 and self.context is not None and (now := _dump(self.context)) is not None:
-                self._expected -= _texts_in(now)
+        async with self._lock:
+            if (
+                self._running == 0
+                and self.context is not None
+                and (dumped := _try_dump_context(self.context)) is not None
+            ):
+                self._expected -= _texts_in(dumped)
                 if not self._expected:
-                    saving = _Save(now)
+                    saving = _SaveRequest(dumped)
                     self.queue.put_nowait(saving)
                     await saving.done.wait()
             self._running += 1
@@ -272,7 +277,7 @@ class _Serializer(JsonSerializer):  # type: ignore[misc]
         return super().deserialize_value(data)
 
 
-def _save(context: Any) -> Any:
+def _dump_context(context: Any) -> Any:
     return plain(context.to_dict(serializer=_Serializer()))
 
 
@@ -284,24 +289,24 @@ def _has_requirements(context: Any) -> bool:
     return isinstance(context, list) and any(map(_has_requirements, context))
 
 
-def _dump(context: Any) -> Any:
+def _try_dump_context(context: Any) -> Any:
     """The context as JSON while the workflow runs; None if it has no JSON form: then the run begins again after a crash."""
     try:
-        return _save(context)
+        return _dump_context(context)
     except Exception as error:
         logger.debug("the context of a workflow is not recorded: %s", error)
         return None
 
 
-class _Seen:
-    """Turns the events that steps write to the stream into ours."""
+class _EventConverter:
+    """Turns the events that steps write to the stream into those of adapters."""
 
     def __init__(self) -> None:
         self.text = ""
         self._message = 0
 
-    def event(self, event: Any) -> Iterator[AnyEvent]:
-        if type(event).__module__.startswith(_AGENTS) and type(event).__name__ in _OF_AGENTS:
+    def convert(self, event: Any) -> Iterator[AnyEvent]:
+        if type(event).__module__.startswith(_AGENTS) and type(event).__name__ in _REPEATED_EVENTS:
             if used := _usage(getattr(event, "raw", None)):
                 yield used
             return
@@ -327,8 +332,8 @@ class _Seen:
                 model=str(fields.get("model") or ""),
             )
         else:
-            said = next((fields[key] for key in ("msg", "message", "text") if key in fields), "")
-            text = said if isinstance(said, str) else ""
+            text_field = next((fields[key] for key in ("msg", "message", "text") if key in fields), "")
+            text = text_field if isinstance(text_field, str) else ""
             yield events.Progress(text=text, metadata={"event": type(event).__name__, "fields": fields})
 
 

@@ -38,7 +38,7 @@ _PARAMETERS = (
 
 def make_agent(server: McpTools, name: str, description: str, options: dict[str, Any]) -> Agent:
     """Raises `ValueError` if the server cannot be started, or has no tools."""
-    found = _look_at(server)
+    found = _describe_server(server)
     if not found.tools:
         raise ValueError(f"the MCP server {server.name!r} has no tools to serve")
     scopes = words(options.pop("scopes", ()))
@@ -53,7 +53,7 @@ def make_agent(server: McpTools, name: str, description: str, options: dict[str,
     return agent
 
 
-def _look_at(server: McpTools) -> ServerDescription:
+def _describe_server(server: McpTools) -> ServerDescription:
     """The tools of a server that runs only for this, on an event loop of its own: the caller may have one or not."""
     with ThreadPoolExecutor(1, "dragoman-mcp") as thread:
         try:

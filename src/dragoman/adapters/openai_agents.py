@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Unpack
 
 from agents import (
@@ -25,7 +26,7 @@ from agents import (
 from dragoman.adapters import events
 from dragoman.adapters.adapter import Adapter, Start, ask_approval, convert_parts, read_json
 from dragoman.adapters.events import AnyEvent
-from dragoman.adapters.remote_agent import Outcome, RemoteAgent, run_scope
+from dragoman.adapters.remote_agent import Outcome, RemoteAgent
 from dragoman.client.connection import ConnectOptions
 from dragoman.model.content import Message, Part, plain
 from dragoman.model.usage import TokenUsage
@@ -38,30 +39,31 @@ class OpenAIAgentsAdapter(Adapter):
         return items_of(message)
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
+        _calls_of_run.set(OpenCalls())
         state = start.state or {}
         options = dict(start.options)
-        agent, given = self._objects.first, await self._given(start, options)
-        if isinstance(given, events.Paused):
-            yield given
+        agent, run_input = self._objects.first, await self._run_input(start, options)
+        if isinstance(run_input, events.Paused):
+            yield run_input
             return
         if not start.answers:
             agent = _find(agent, state.get("agent", "")) or agent
-        result = Runner.run_streamed(agent, given, **options)
+        result = Runner.run_streamed(agent, run_input, **options)
         stream = result.stream_events()
-        seen, holds = _Seen(), _holds_text(agent, options)
-        items = _Items(given, agent.name) if isinstance(given, list) else None
+        converter, hold_text = _EventConverter(), _holds_text(agent, options)
+        conversation = _Conversation(run_input, agent.name) if isinstance(run_input, list) else None
         try:
             async for event in stream:
-                for each in seen.event(event):
-                    if not (holds and isinstance(each, events.Text)):
+                for each in converter.convert(event):
+                    if not (hold_text and isinstance(each, events.Text)):
                         yield each
-                if items is not None and items.add(event):  # what tools did need not be done again
-                    yield events.Saved(state=items.state())
+                if conversation is not None and conversation.add(event):
+                    yield events.Saved(state=conversation.state())  # what tools did need not be done again
         except InputGuardrailTripwireTriggered as error:
-            start.turn.reject(f"A guardrail refused the message: {_name(error)}.")
+            start.turn.reject(f"A guardrail refused the message: {_guardrail_name(error)}.")
         except OutputGuardrailTripwireTriggered as error:
             yield events.Finished(
-                state=start.state, failed=f"A guardrail withheld the answer: {_name(error)}."
+                state=start.state, failed=f"A guardrail withheld the answer: {_guardrail_name(error)}."
             )
             return
         finally:
@@ -69,22 +71,22 @@ class OpenAIAgentsAdapter(Adapter):
                 result.cancel()
             await stream.aclose()
         if result.interruptions:
-            paused = result.to_state().to_json()
-            asked = {
+            run_state = result.to_state().to_json()
+            remote_questions = {
                 _id(item): found
                 for item in result.interruptions
-                if (found := _asked.pop(_of_run(_id(item)), None)) is not None
+                if (found := _open_calls().take(_id(item), asks=True)) is not None
             }
-            questions = tuple(_question(item, asked) for item in result.interruptions)
-            kept = {"run": paused, "remote": asked}
-            yield events.Paused(questions=questions, state=kept)
+            questions = tuple(_question(item, remote_questions) for item in result.interruptions)
+            new_state = {"run": run_state, "remote": remote_questions}
+            yield events.Paused(questions=questions, state=new_state)
             return
         output = result.final_output
-        for each in self.answer(output, output, None if holds else seen.text):
+        new_state = {"items": plain(result.to_input_list()), "agent": result.last_agent.name}
+        for each in self.finish(new_state, output, output, None if hold_text else converter.text):
             yield each
-        yield events.Finished(state={"items": plain(result.to_input_list()), "agent": result.last_agent.name})
 
-    async def _given(self, start: Start, options: dict[str, Any]) -> Any:
+    async def _run_input(self, start: Start, options: dict[str, Any]) -> Any:
         """The input of a run: the conversation with the new message, or a paused run with its answers."""
         if start.message is not None:
             new = self._input(start.message)
@@ -94,28 +96,30 @@ class OpenAIAgentsAdapter(Adapter):
             return start.state["items"]
         override = {"context_override": options.pop("context")} if "context" in options else {}
         run = await RunState.from_json(self._objects.first, start.state["run"], **override)
-        decided, asked = dict(start.state.get("decided", {})), {}
+        decisions, remote_questions = dict(start.state.get("decided", {})), {}
         for item in run.get_interruptions():
             id = _id(item)
-            if id not in decided:
+            if id not in decisions:
                 answer = start.answers[id]
-                if (before := start.state["remote"].get(id)) is None:
-                    decided[id] = {"approved": bool(answer.value), "reason": answer.reason}
-                elif (outcome := await _send_answer(start, item, before, answer.text))["asks"]:
-                    asked[id] = outcome
+                if (remote_question := start.state["remote"].get(id)) is None:
+                    decisions[id] = {"approved": bool(answer.value), "reason": answer.reason}
+                elif (outcome := await _send_answer(start, item, remote_question, answer.text))["asks"]:
+                    remote_questions[id] = outcome
                 else:
-                    decided[id] = {"outcome": outcome}
-        if asked:  # an agent elsewhere has another question: the run waits on
+                    decisions[id] = {"outcome": outcome}
+        if remote_questions:  # an agent elsewhere has another question: the run still waits
             questions = tuple(
-                _question(item, asked) for item in run.get_interruptions() if _id(item) in asked
+                _question(item, remote_questions)
+                for item in run.get_interruptions()
+                if _id(item) in remote_questions
             )
             return events.Paused(
-                questions=questions, state={**start.state, "remote": asked, "decided": decided}
+                questions=questions, state={**start.state, "remote": remote_questions, "decided": decisions}
             )
         for item in run.get_interruptions():
-            decision = decided[_id(item)]
+            decision = decisions[_id(item)]
             if "outcome" in decision:
-                _outcomes[_of_run(_id(item))] = decision["outcome"]
+                _open_calls().put(_id(item), decision["outcome"])
                 run.approve(item)
             elif decision["approved"]:
                 run.approve(item)
@@ -127,8 +131,8 @@ class OpenAIAgentsAdapter(Adapter):
 make_adapter = OpenAIAgentsAdapter
 
 
-class _Items:
-    """The conversation as a run goes on: what the run began with, and what it added."""
+class _Conversation:
+    """The conversation during a run: what the run began with, and what it added."""
 
     def __init__(self, begin: list[Any], agent: str) -> None:
         self._items, self._agent = list(begin), agent
@@ -137,7 +141,7 @@ class _Items:
         self._new: list[Any] = []
 
     def add(self, event: Any) -> bool:
-        """Add what an event tells. True if all tools of a response have answered."""
+        """Add the item of an event. True if all tools of a response have answered."""
         if event.type == "agent_updated_stream_event":
             self._agent = event.new_agent.name
         if event.type != "run_item_stream_event":
@@ -157,17 +161,17 @@ class _Items:
         return {"items": plain(self._items), "agent": self._agent}
 
 
-class _Seen:
-    """Turns the events of a run into ours."""
+class _EventConverter:
+    """Turns the events of the SDK into those of adapters."""
 
     def __init__(self) -> None:
         self.text = ""
         """What the model said last."""
         self._response = 0
 
-    def event(self, event: Any) -> Iterator[AnyEvent]:
+    def convert(self, event: Any) -> Iterator[AnyEvent]:
         if event.type == "raw_response_event":
-            yield from self._raw(event.data)
+            yield from self._convert_raw(event.data)
         elif event.type == "agent_updated_stream_event":
             if self._response:
                 yield events.Progress(
@@ -192,7 +196,7 @@ class _Seen:
                 self.text = text
                 yield events.Text(text=text, message=f"response-{self._response}/whole")
 
-    def _raw(self, data: Any) -> Iterator[AnyEvent]:
+    def _convert_raw(self, data: Any) -> Iterator[AnyEvent]:
         if data.type == "response.output_text.delta":
             message = f"response-{self._response + 1}"
             yield events.Text(text=data.delta, message=message)
@@ -229,7 +233,7 @@ def items_of(message: Message) -> Any:
     return [{"role": "user", "content": content}]
 
 
-def _team(agent: Any) -> list[Any]:
+def _reachable_agents(agent: Any) -> list[Any]:
     """The agent, and all that it may hand over to."""
     found: list[Any] = []
     waiting = [agent]
@@ -243,7 +247,7 @@ def _team(agent: Any) -> list[Any]:
 
 def _find(agent: Any, name: str) -> Any:
     """The agent with this name among those that `agent` may hand over to."""
-    return next((each for each in _team(agent) if each.name == name), None)
+    return next((each for each in _reachable_agents(agent) if each.name == name), None)
 
 
 def _holds_text(agent: Any, options: Mapping[str, Any]) -> bool:
@@ -251,12 +255,12 @@ def _holds_text(agent: Any, options: Mapping[str, Any]) -> bool:
     config = options.get("run_config")
     return any(
         each.input_guardrails or each.output_guardrails or each.output_type not in (None, str)
-        for each in _team(agent)
+        for each in _reachable_agents(agent)
     ) or bool(getattr(config, "input_guardrails", None) or getattr(config, "output_guardrails", None))
 
 
-def _question(item: Any, asked: dict[str, Outcome]) -> events.Question:
-    if (found := asked.get(_id(item))) is not None:
+def _question(item: Any, remote_questions: dict[str, Outcome]) -> events.Question:
+    if (found := remote_questions.get(_id(item))) is not None:
         return events.Question(id=_id(item), text=found["text"], details={"tool": item.tool_name})
     return ask_approval(_id(item), item.tool_name, read_json(_get(item.raw_item, "arguments")))
 
@@ -273,24 +277,58 @@ def _is_json(value: Any) -> bool:
     return isinstance(value, str | int | float | bool | dict | list | None)
 
 
-def _name(error: Any) -> str:
+def _guardrail_name(error: Any) -> str:
     return str(error.guardrail_result.guardrail.get_name())
 
 
 # -- agents elsewhere as tools ----------------------------------------------------------------------------------------
 
-_asked: dict[str, Outcome] = {}
-"""Questions of agents elsewhere, by the tool call that waits for the answer (`_of_run`)."""
+MAX_OPEN_CALLS = 1000
+"""Calls of agents elsewhere that are open outside of `wrap`. Of more, the oldest are forgotten: their runs have ended."""
 _REMOTE = "dragoman_remote_agent"
 """The attribute of a tool that is an agent elsewhere."""
-_outcomes: dict[str, Outcome] = {}
-"""What agents elsewhere said to calls that need no answer, until the tool returns it."""
 _PARAMETERS = {
     "type": "object",
     "properties": {"message": {"type": "string", "description": "what to tell the agent"}},
     "required": ["message"],
     "additionalProperties": False,
 }
+
+
+class OpenCalls:
+    """What agents elsewhere said to tool calls that have not returned: questions, and what the tool is going to return."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, Outcome] = {}
+        """By the id of the call, oldest first."""
+
+    def has(self, call_id: str) -> bool:
+        return call_id in self._outcomes
+
+    def put(self, call_id: str, outcome: Outcome) -> None:
+        self._outcomes.pop(call_id, None)
+        self._outcomes[call_id] = outcome
+        if len(self._outcomes) > MAX_OPEN_CALLS:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    def question(self, call_id: str) -> Outcome | None:
+        """The question that waits for an answer, if there is one."""
+        outcome = self._outcomes.get(call_id)
+        return outcome if outcome is not None and outcome["asks"] else None
+
+    def take(self, call_id: str, *, asks: bool) -> Outcome | None:
+        """Remove and return the question, or what needs no answer. None if there is none."""
+        outcome = self._outcomes.get(call_id)
+        return self._outcomes.pop(call_id) if outcome is not None and outcome["asks"] is asks else None
+
+
+_calls_of_run: ContextVar[OpenCalls | None] = ContextVar("open_calls", default=None)
+_calls_of_process = OpenCalls()
+"""Of all runs outside of `wrap`."""
+
+
+def _open_calls() -> OpenCalls:
+    return _calls_of_run.get() or _calls_of_process
 
 
 def agent_as_tool(
@@ -304,14 +342,13 @@ def agent_as_tool(
     remote = RemoteAgent(agent, name, description, **options)
 
     async def needs_approval(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
-        key = _of_run(call_id)
-        if key not in _asked and key not in _outcomes:
-            outcome = await remote.send(str(arguments.get("message", "")), call=call_id)
-            (_asked if outcome["asks"] else _outcomes)[key] = outcome
-        return key in _asked
+        calls = _open_calls()
+        if not calls.has(call_id):
+            calls.put(call_id, await remote.send(str(arguments.get("message", "")), call=call_id))
+        return calls.question(call_id) is not None
 
     async def call(context: Any, arguments: str) -> str:
-        outcome = _outcomes.pop(_of_run(context.tool_call_id), None)
+        outcome = _open_calls().take(context.tool_call_id, asks=False)
         if outcome is None:
             outcome = await remote.send(str(json.loads(arguments)["message"]), call=context.tool_call_id)
         return f"{remote.name} asks: {outcome['text']}" if outcome["asks"] else outcome["text"]
@@ -327,34 +364,29 @@ def agent_as_tool(
     return tool
 
 
-def _of_run(call_id: str) -> str:
-    """A tool call of this run: other runs may have calls with the same id."""
-    return f"{run_scope.get()}/{call_id}"
-
-
 def question_of(item: Any) -> str:
-    """What the agent elsewhere asks whose call was interrupted; empty if it is no such call."""
-    asked = _asked.get(_of_run(_id(item)))
-    return asked["text"] if asked is not None else ""
+    """The question of the agent elsewhere whose call was interrupted; empty if it is another tool's call."""
+    outcome = _open_calls().question(_id(item))
+    return outcome["text"] if outcome is not None else ""
 
 
 async def answer_to(state: Any, item: Any, answer: str) -> str:
     """Send the answer to an agent elsewhere which asked. Returns its next question; empty if there is none: then the call is
     approved, and `state`, the `RunState`, can run."""
-    key = _of_run(_id(item))
-    outcome = await _remote_of(item).send(answer, task=_asked[key]["task"])
+    calls, id = _open_calls(), _id(item)
+    if (asked := calls.question(id)) is None:
+        raise LookupError(f"no agent has an open question for the call {id!r}")
+    outcome = await _remote_of(item).send(answer, task=asked["task"])
+    calls.put(id, outcome)
     if outcome["asks"]:
-        _asked[key] = outcome
         return outcome["text"]
-    del _asked[key]
-    _outcomes[key] = outcome
     state.approve(item)
     return ""
 
 
 async def _send_answer(start: Start, item: Any, asked: Outcome, answer: str) -> Outcome:
     """Send an answer once, also if the run begins again."""
-    key = start.tools.begin(f"answer {_id(item)}", answer)
+    key = start.tools.begin_call(f"answer {_id(item)}", answer)
     if start.tools.has(key):
         found: Outcome = start.tools.get(key)
         return found

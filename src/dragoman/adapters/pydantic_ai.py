@@ -50,7 +50,7 @@ class PydanticAIAdapter(Adapter):
         agent = self._agent = objects.first
         declared = getattr(agent, "output_type", str)
         kinds = list(declared) if isinstance(declared, list | tuple) else [declared]
-        self._pauses = DeferredToolRequests in kinds
+        self._declares_deferred = DeferredToolRequests in kinds
         self._output_type = [*kinds, DeferredToolRequests]
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
@@ -59,28 +59,28 @@ class PydanticAIAdapter(Adapter):
             "message_history": ModelMessagesTypeAdapter.validate_python(state.get("messages", [])),
             "conversation_id": start.turn.context_id,
         }
-        if not self._pauses:
+        if not self._declares_deferred:
             options["output_type"] = self._output_type
         if start.answers:
             options["deferred_tool_results"] = _results(start, state["external"], state["metadata"])
         prompt = None if start.message is None else self._input(start.message)
-        called: set[str] = set()
+        called_tools: set[str] = set()
         number = len(options["message_history"])
         async with self._agent.iter(prompt, **(options | dict(start.options))) as run:
             async for node in run:
                 if Agent.is_model_request_node(node):
-                    if called:  # tools have answered: what they did need not be done again
+                    if called_tools:  # tools have answered: what they did need not be done again
                         yield events.Saved(
                             state={"messages": _dump([*run.ctx.state.message_history, node.request])}
                         )
                     number += 1
                     async with node.stream(run.ctx) as stream:
                         async for event in stream:
-                            for each in _text_of(event, f"message-{number}"):
+                            for each in _convert(event, f"message-{number}"):
                                 yield each
                 elif Agent.is_call_tools_node(node):
                     used = node.model_response.usage
-                    if start.message is not None or called or not start.answers:
+                    if start.message is not None or called_tools or not start.answers:
                         yield TokenUsage(
                             input_tokens=used.input_tokens,
                             output_tokens=used.output_tokens,
@@ -90,7 +90,7 @@ class PydanticAIAdapter(Adapter):
                     async with node.stream(run.ctx) as stream:
                         async for event in stream:
                             if isinstance(event, FunctionToolCallEvent):
-                                called.add(event.part.tool_call_id)
+                                called_tools.add(event.part.tool_call_id)
                                 yield events.ToolCall(
                                     id=event.part.tool_call_id,
                                     name=event.part.tool_name,
@@ -103,12 +103,11 @@ class PydanticAIAdapter(Adapter):
         output = result.output
         if isinstance(output, DeferredToolRequests):
             external = [call.tool_call_id for call in output.calls]
-            kept = {"messages": messages, "external": external, "metadata": plain(output.metadata)}
-            yield events.Paused(questions=tuple(_questions(output)), state=kept)
+            new_state = {"messages": messages, "external": external, "metadata": plain(output.metadata)}
+            yield events.Paused(questions=tuple(_questions(output)), state=new_state)
             return
-        for each in self.answer(output, None if isinstance(output, str) else output):
+        for each in self.finish({"messages": messages}, output, None if isinstance(output, str) else output):
             yield each
-        yield events.Finished(state={"messages": messages})
 
     def default_input(self, message: Message) -> Any:
         return prompt_of(message)
@@ -132,7 +131,7 @@ def prompt_of(message: Message) -> Any:
     return "\n".join(content) if all(isinstance(each, str) for each in content) else content
 
 
-def _text_of(event: Any, message: str) -> Iterator[AnyEvent]:
+def _convert(event: Any, message: str) -> Iterator[AnyEvent]:
     if isinstance(event, PartStartEvent):
         if isinstance(event.part, TextPart) and event.part.content:
             yield events.Text(text=event.part.content, message=message)
@@ -158,11 +157,11 @@ def _questions(requests: Any) -> Iterator[events.Question]:
         for call in calls:
             arguments = call.args_as_dict()
             metadata = requests.metadata.get(call.tool_call_id, {})
-            asked = metadata.get("question")
+            question = metadata.get("question")
             text = f"{'Allow ' if approval else ''}{describe_call(call.tool_name, arguments)}?"
             yield events.Question(
                 id=call.tool_call_id,
-                text=asked if isinstance(asked, str) else text,
+                text=question if isinstance(question, str) else text,
                 approval=approval and _REMOTE not in metadata,
                 details={"tool": call.tool_name, "arguments": arguments},
             )
@@ -197,9 +196,9 @@ def agent_as_tool(
     remote = RemoteAgent(agent, name, description, **options)
 
     async def call(ctx: RunContext[Any], message: str) -> str:
-        known = ctx.tool_call_metadata if ctx.tool_call_approved else None
-        if known:
-            outcome = await remote.send(message, task=known[_REMOTE])
+        remote_metadata = ctx.tool_call_metadata if ctx.tool_call_approved else None
+        if remote_metadata:
+            outcome = await remote.send(message, task=remote_metadata[_REMOTE])
         else:
             outcome = await remote.send(message, call=ctx.tool_call_id or "")
         if outcome["asks"]:

@@ -22,7 +22,7 @@ CANCEL_SECONDS = 5.0
 
 
 class Outcome(TypedDict):
-    """How things stand at the other agent after a message. As JSON, so that a framework can store it."""
+    """What a message to the other agent led to: an answer or a question. As JSON, so that a framework can store it."""
 
     text: str
     task: str
@@ -36,9 +36,9 @@ class RemoteAgent:
         self, agent: Any, name: str = "", description: str = "", **options: Unpack[ConnectOptions]
     ) -> None:
         self._agent, self._options = agent, options
-        called = name or (agent if isinstance(agent, str) else "agent").rstrip("/").rpartition("/")[2]
-        self.name = re.sub(r"\W+", "_", called).strip("_") or "agent"
-        self.description = description or f"Ask the agent {called}. Send it a message in plain words."
+        label = name or (agent if isinstance(agent, str) else "agent").rstrip("/").rpartition("/")[2]
+        self.name = re.sub(r"\W+", "_", label).strip("_") or "agent"
+        self.description = description or f"Ask the agent {label}. Send it a message in plain words."
 
     async def send(self, text: str, *, task: str = "", call: str = "") -> Outcome:
         """Send a message, as the answer to a question if `task` asked one, and wait until the agent is done or asks.
@@ -52,14 +52,14 @@ class RemoteAgent:
             more["key"] = f"{scope}/{call}/{digest(text.encode())}"
         async with connect(self._agent, **self._options) as agent:
             stream = agent.stream(text, **more)
-            known = asyncio.Event()
+            started = asyncio.Event()
 
             async def read() -> None:
                 try:
                     async for _ in stream:
-                        known.set()
+                        started.set()
                 finally:
-                    known.set()
+                    started.set()
 
             reading = asyncio.create_task(read())
             try:
@@ -67,9 +67,9 @@ class RemoteAgent:
             except asyncio.CancelledError:
                 with suppress(Exception):
                     async with asyncio.timeout(CANCEL_SECONDS):
-                        await known.wait()  # the message may have arrived, and its task has no name here yet
-                        if begun := task or (stream.task.id if stream.task is not None else ""):
-                            await agent.cancel(begun)
+                        await started.wait()  # the message may have arrived, and its task has no id here yet
+                        if task_id := task or (stream.task.id if stream.task is not None else ""):
+                            await agent.cancel(task_id)
                 raise
             finally:
                 reading.cancel()
@@ -77,9 +77,9 @@ class RemoteAgent:
             reply = stream.reply
         if (turn := run_turn.get()) is not None:
             record_of(turn).add_usage_of_called(f"{self.name} {reply.id or call}", reply.usage)
-        said = str(reply)
+        answer = str(reply)
         if reply.state not in (TaskState.COMPLETED, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED):
-            said = f"The agent could not do it ({reply.state.name.lower()}). {said}".strip()
-        elif not said and reply.data is not None:
-            said = str(reply.data)
-        return Outcome(text=said, task=reply.id, asks=reply.asks)
+            answer = f"The agent could not do it ({reply.state.name.lower()}). {answer}".strip()
+        elif not answer and reply.data is not None:
+            answer = str(reply.data)
+        return Outcome(text=answer, task=reply.id, asks=reply.asks)

@@ -47,12 +47,12 @@ _CODE = "python_interpreter"
 """The tool that a CodeAgent runs its code with."""
 
 
-class _Asked(BaseException):
+class _QuestionAsked(BaseException):
     """A tool asks the caller. Not an `Exception`: smolagents shows those to the model."""
 
 
-class _Stopped(BaseException):
-    """The run is over, and its thread goes on."""
+class _RunStopped(BaseException):
+    """The run is over, and its thread still runs."""
 
 
 _runs: ContextVar[_Run | None] = ContextVar("smolagents_run", default=None)
@@ -78,19 +78,18 @@ ask = Ask()
 
 class SmolagentsAdapter(Adapter):
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._objects.take() as agent:
+        async with self._objects.acquire() as agent:
             run = _Run(agent, start, None if start.message is None else self._input(start.message))
             async for event in run.events():
                 yield event
-        if run.asked:
+        if run.questions:
             questions = tuple(
-                events.Question(id=f"ask-{n}", text=text) for n, text in enumerate(run.asked, 1)
+                events.Question(id=f"ask-{n}", text=text) for n, text in enumerate(run.questions, 1)
             )
-            yield events.Paused(questions=questions, state=run.paused)
+            yield events.Paused(questions=questions, state=run.paused_state)
             return
-        for event in self.answer(run.output, run.output, run.text):
+        for event in self.finish(run.state(), run.output, run.output, run.text):
             yield event
-        yield events.Finished(state=run.state())
 
     def default_input(self, message: Message) -> Any:
         return task_of(message)
@@ -102,28 +101,28 @@ make_adapter = SmolagentsAdapter
 class _Run:
     """One run of an agent, in a thread."""
 
-    def __init__(self, agent: Any, start: Start, given: Any) -> None:
-        """`given`: the task, or arguments of `agent.run`. None if the run goes on."""
+    def __init__(self, agent: Any, start: Start, run_input: Any) -> None:
+        """`run_input`: the task, or arguments of `agent.run`. None if the run continues."""
         self._agent, self._start = agent, start
-        self._given = {"task": given} if isinstance(given, str) else given
+        self._run_input = {"task": run_input} if isinstance(run_input, str) else run_input
         self._tools: ToolResults = start.tools
         self.output: Any = None
-        self.asked: list[str] = []
+        self.questions: list[str] = []
         """Questions that the caller has to answer."""
-        self.paused: Any = None
+        self.paused_state: Any = None
         """The state, if there are questions."""
         self.text = ""
         """What was sent of the last message."""
         self.stopped = False
         self._lock = threading.Lock()
         state = start.state or {}
-        self._answered = [list(each) for each in state.get("answered", ())]
+        self._answers = [list(each) for each in state.get("answered", ())]
         for id, answer in start.answers.items():
             number = int(id.removeprefix("ask-"))
-            self._answered.append([state["asked"][number - 1], answer.text])
+            self._answers.append([state["asked"][number - 1], answer.text])
         if "tools" in state:
-            self._tools.go_on(state["tools"])
-        self._unread = [list(each) for each in self._answered]
+            self._tools.replay_from(state["tools"])
+        self._unused_answers = [list(each) for each in self._answers]
         self._message = len(state.get("steps", ()))
         self._arguments = ""
         self._streamed = False
@@ -140,17 +139,17 @@ class _Run:
             error: BaseException | None = None
             try:
                 self._work(put)
-            except _Asked:
+            except _QuestionAsked:
                 pass
             except BaseException as raised:
                 error = raised
-            put(_End(error))
+            put(_ThreadEnd(error))
 
         # A thread of its own: one that does not end must not keep the process from ending.
         thread = threading.Thread(target=copy_context().run, args=(work,), daemon=True)
         thread.start()
         try:
-            while not isinstance(item := await queue.get(), _End):
+            while not isinstance(item := await queue.get(), _ThreadEnd):
                 yield item
             if item.error is not None:
                 raise item.error
@@ -166,8 +165,8 @@ class _Run:
         if agent.logger.level == LogLevel.INFO:  # smolagents prints what happens
             agent.logger.level, agent.logger.console.quiet = LogLevel.ERROR, True
         before = agent.model, agent.tools, agent.stream_outputs
-        agent.tools = {name: self._recorded(tool) for name, tool in before[1].items()}
-        agent.model = _Model(before[0], self, state.get("pending"))
+        agent.tools = {name: self._record_results(tool) for name, tool in before[1].items()}
+        agent.model = _StoppableModel(before[0], self, state.get("pending"))
         if "pending" not in state:
             self.stream_outputs()
         else:  # what the model said was sent
@@ -179,27 +178,27 @@ class _Run:
             for step in agent.memory.steps:
                 done = 0 if isinstance(step, TaskStep) else done + isinstance(step, ActionStep)
             options = dict(self._start.options)
-            if self._given is None and done:
+            if self._run_input is None and done:
                 options["max_steps"] = max(1, (options.get("max_steps") or agent.max_steps) - done)
-            given = self._given or {"task": state["task"]}
-            stream = agent.run(**{**given, **options, "stream": True, "reset": False})
-            if self._given is None:  # it goes on: the task is in the memory
+            run_input = self._run_input or {"task": state["task"]}
+            stream = agent.run(**{**run_input, **options, "stream": True, "reset": False})
+            if self._run_input is None:  # the run continues: the task is in the memory
                 agent.memory.steps.pop()
             if (executor := getattr(agent, "python_executor", None)) is not None:
                 executor.send_variables(state.get("code", {}))
-            with closing(_Steps(stream)) as steps:
+            with closing(_StepStream(stream)) as steps:
                 for item in steps:
                     if self.stopped:
-                        raise _Stopped
-                    for event in self._event(item):
+                        raise _RunStopped
+                    for event in self._convert(item):
                         put(event)
-        except _Asked:
+        except _QuestionAsked:
             step = agent.memory.steps.pop()
             message = step.model_output_message
-            self.paused = {
+            self.paused_state = {
                 **self.state(),
-                "asked": self.asked,
-                "answered": self._answered,
+                "asked": self.questions,
+                "answered": self._answers,
                 "tools": self._tools.scope,
                 "pending": _dump_message(message),
             }
@@ -223,41 +222,41 @@ class _Run:
     def answer(self, question: str) -> str:
         """The answer to a question, if it is known."""
         with self._lock:
-            for n, (asked, said) in enumerate(self._unread):
-                if asked == question:
-                    del self._unread[n]
-                    return str(said)
-            self.asked.append(question)
-        raise _Asked(question)
+            for n, (answered, answer) in enumerate(self._unused_answers):
+                if answered == question:
+                    del self._unused_answers[n]
+                    return str(answer)
+            self.questions.append(question)
+        raise _QuestionAsked(question)
 
-    def _recorded(self, tool: Any) -> Any:
-        """The tool, which does not run again if its result is on record."""
+    def _record_results(self, tool: Any) -> Any:
+        """The tool, which does not run again if its result is recorded."""
         if tool.name == _FINAL:
             return tool
         forward, name = tool.forward, tool.name
 
         def run_once(*args: Any, **kw: Any) -> Any:
             if self.stopped:
-                raise _Stopped
+                raise _RunStopped
             token = _runs.set(self)  # code of a CodeAgent runs in yet another thread
             try:
                 with self._lock:
-                    key = self._tools.begin(name, [args, kw])
+                    key = self._tools.begin_call(name, [args, kw])
                 if self._tools.has(key):
                     return self._tools.get(key)
                 result = forward(*args, **kw)
             finally:
                 _runs.reset(token)
-            self._tools.put_in_thread(key, result)
+            self._tools.put_from_thread(key, result)
             return result
 
         recorded = copy.copy(tool)
         recorded.forward = self.answer if isinstance(tool, Ask) else run_once
         return recorded
 
-    def _event(self, item: Any) -> Iterator[AnyEvent]:
+    def _convert(self, item: Any) -> Iterator[AnyEvent]:
         if isinstance(item, ChatMessageStreamDelta):
-            yield from self._delta(item)
+            yield from self._convert_delta(item)
         elif isinstance(item, AgentToolCall):
             if item.name != _FINAL:
                 yield events.ToolCall(id=item.id, name=item.name, arguments=as_json(item.arguments))
@@ -271,18 +270,18 @@ class _Run:
                 yield TokenUsage(
                     input_tokens=used.input_tokens, output_tokens=used.output_tokens, model=model
                 )
-            if isinstance(item, ActionStep) and not self.asked:
+            if isinstance(item, ActionStep) and not self.questions:
                 call = item.tool_calls[0] if item.tool_calls else None
                 if call is not None and call.name == _CODE:
-                    said, failed = item.error or item.observations, item.error is not None
-                    yield events.ToolResult(id=call.id, name=call.name, result=str(said), failed=failed)
+                    result, failed = item.error or item.observations, item.error is not None
+                    yield events.ToolResult(id=call.id, name=call.name, result=str(result), failed=failed)
                 if not item.is_final_answer:
-                    self._tools.saved()
+                    self._tools.begin_segment()
                     yield events.Saved(state=self.state())
         elif isinstance(item, FinalAnswerStep):
             self.output = _value_of(item.output)
 
-    def _delta(self, delta: Any) -> Iterator[AnyEvent]:
+    def _convert_delta(self, delta: Any) -> Iterator[AnyEvent]:
         text = delta.content or ""
         for call in delta.tool_calls or ():
             function = call.function
@@ -294,19 +293,19 @@ class _Run:
                     text += _answer_so_far(self._arguments)[len(before) :]
         if text:
             message = f"message-{self._message}" + ("/answer" if self._streamed else "")
-            self.text = text if message != self._sent else self.text + text
-            self._sent = message
+            self.text = text if message != self._sent_message else self.text + text
+            self._sent_message = message
             yield events.Text(text=text, message=message)
 
-    _sent = ""
+    _sent_message = ""
 
 
-class _End:
+class _ThreadEnd:
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
-class _Steps:
+class _StepStream:
     """The items of a run. The generator of smolagents does not end when it is closed, and need not."""
 
     def __init__(self, stream: Any) -> None:
@@ -320,7 +319,7 @@ class _Steps:
             self._stream.close()
 
 
-class _Model:
+class _StoppableModel:
     """The model of an agent, which stops with the run. `pending`: what it said before the caller was asked."""
 
     def __init__(self, model: Any, run: _Run, pending: Any) -> None:
@@ -332,34 +331,34 @@ class _Model:
 
     def generate(self, *args: Any, **more: Any) -> Any:
         if self._run.stopped:
-            raise _Stopped
+            raise _RunStopped
         if self._pending is None:
             return self._model.generate(*args, **more)
-        said, self._pending = ChatMessage.from_dict(dict(self._pending)), None
+        message, self._pending = ChatMessage.from_dict(dict(self._pending)), None
         self._run.stream_outputs()
-        return said
+        return message
 
     def generate_stream(self, *args: Any, **more: Any) -> Iterator[Any]:
         with closing(self._model.generate_stream(*args, **more)) as deltas:
             for delta in deltas:
                 if self._run.stopped:
-                    raise _Stopped
+                    raise _RunStopped
                 yield delta
 
 
 def task_of(message: Message) -> dict[str, Any]:
     """A message as arguments of `agent.run`: its text, links and data, and its images."""
-    said, images = [], []
+    texts, images = [], []
     for part in message.parts:
         if part.text is not None:
-            said.append(part.text)
+            texts.append(part.text)
         elif part.url is not None:
-            said.append(part.url)
+            texts.append(part.url)
         elif part.raw is None:
-            said.append(json.dumps(part.data, ensure_ascii=False))
+            texts.append(json.dumps(part.data, ensure_ascii=False))
         elif (part.media_type or "").startswith("image/"):
             images.append(_image_of(part.raw))
-    return {"task": "\n".join(said), "images": images or None}
+    return {"task": "\n".join(texts), "images": images or None}
 
 
 def _image_of(raw: bytes) -> Any:
@@ -391,14 +390,14 @@ def _value_of(output: Any) -> Any:
 
 def _storable(variables: dict[str, Any]) -> dict[str, Any]:
     """The variables that are the same after JSON."""
-    kept = {}
+    storable = {}
     for name, value in variables.items():
         try:
             if not name.startswith("_") and plain(value) == value:
-                kept[name] = value
+                storable[name] = value
         except (TypeError, ValueError):
             continue
-    return kept
+    return storable
 
 
 def _dump_image(image: Any) -> str:

@@ -27,38 +27,37 @@ from dragoman.model.usage import TokenUsage
 class StrandsAdapter(Adapter):
     def __init__(self, objects: Instances, input: Convert, output: Convert) -> None:
         super().__init__(objects, input, output)
-        self._begin = objects.first.take_snapshot(preset="session").to_dict()
+        self._first_snapshot = objects.first.take_snapshot(preset="session").to_dict()
 
     async def run(self, start: Start) -> AsyncGenerator[AnyEvent, None]:
-        async with self._objects.take() as agent:
+        async with self._objects.acquire() as agent:
             if isinstance(agent.callback_handler, PrintingCallbackHandler):
                 agent.callback_handler = _quiet
-            agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(start.state or self._begin)))
-            given: Any = None  # it continues with the conversation as it is
+            agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(start.state or self._first_snapshot)))
+            run_input: Any = None  # it continues with the conversation as it is
             if start.message is not None:
-                given = self._input(start.message)
+                run_input = self._input(start.message)
             elif start.answers:
-                given = [
+                run_input = [
                     {"interruptResponse": {"interruptId": id, "response": answer.value}}
                     for id, answer in start.answers.items()
                 ]
-            seen = _Seen()
-            stream = agent.stream_async(given, **start.options)
+            converter = _EventConverter()
+            stream = agent.stream_async(run_input, **start.options)
             async with aclosing(stream):
                 async for event in stream:
-                    for each in seen.event(event):
+                    for each in converter.convert(event):
                         yield each
-                    if seen.tools_answered:  # what they did need not be done again
-                        seen.tools_answered = False
+                    if converter.tools_answered:  # what they did need not be done again
+                        converter.tools_answered = False
                         yield events.Saved(state=_snapshot(agent))
             state = _snapshot(agent)
-        result = seen.result
+        result = converter.result
         if result.interrupts:
             yield events.Paused(questions=tuple(map(_question, result.interrupts)), state=state)
             return
-        for each in self.answer(result, result.structured_output):
+        for each in self.finish(state, result, result.structured_output):
             yield each
-        yield events.Finished(state=state)
 
     def default_input(self, message: Message) -> Any:
         return prompt_of(message)
@@ -67,15 +66,15 @@ class StrandsAdapter(Adapter):
 make_adapter = StrandsAdapter
 
 
-class _Seen:
-    """Turns the events of a run into ours."""
+class _EventConverter:
+    """Turns the events of Strands into those of adapters."""
 
     def __init__(self) -> None:
         self.result: Any = None
         self.tools_answered = False
         self._message = 0
 
-    def event(self, event: dict[str, Any]) -> Iterator[AnyEvent]:
+    def convert(self, event: dict[str, Any]) -> Iterator[AnyEvent]:
         if "data" in event and isinstance(event["data"], str):
             yield events.Text(text=event["data"], message=f"message-{self._message}")
         elif "message" in event:

@@ -33,20 +33,6 @@ ADAPTERS = {
     "dragoman.mcp": "mcp_server",
 }
 """The package that an object's class comes from, and the module here that wraps it."""
-EXTRAS = {
-    "langgraph": "langgraph",
-    "pydantic_ai": "pydantic-ai",
-    "openai_agents": "openai-agents",
-    "google_adk": "google-adk",
-    "agent_framework": "agent-framework",
-    "strands": "strands",
-    "llama_index_workflows": "llama-index-workflows",
-    "crewai": "crewai",
-    "smolagents": "smolagents",
-    "a2a_sdk": "a2a-sdk",
-    "mcp_server": "mcp",
-}
-"""The module here, and the extra that installs its framework."""
 
 
 class WrapOptions(TypedDict, total=False):
@@ -83,7 +69,7 @@ class WrapOptions(TypedDict, total=False):
     private_card: bool
 
 
-_OURS = ("run", "show_tools", "input", "output", "skill", "tags", "examples", "scopes")
+_WRAP_OPTIONS = ("run", "show_tools", "input", "output", "skill", "tags", "examples", "scopes")
 MODES = ("text/plain", "application/json", "*/*")
 
 
@@ -105,28 +91,28 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
     ):
         make, obj = obj, obj()
     module = _adapter_for(obj)
-    given: dict[str, Any] = dict(options)
-    ours = {option: given.pop(option) for option in _OURS if option in given}
+    agent_options: dict[str, Any] = dict(options)
+    wrap_options = {option: agent_options.pop(option) for option in _WRAP_OPTIONS if option in agent_options}
     name = name or _text(obj, "name") or _text(obj, "id") or "agent"
     description = description or _text(obj, "description") or _text(obj, "handoff_description")
     if hasattr(module, "make_agent"):
         for option in getattr(module, "SKILL_OPTIONS", ()):
-            if option in ours:
-                given[option] = ours.pop(option)
-        for option in ours:
+            if option in wrap_options:
+                agent_options[option] = wrap_options.pop(option)
+        for option in wrap_options:
             raise TypeError(f"wrap: {option!r} is not for an object of {type(obj).__module__}")
-        made: Agent = module.make_agent(obj, name, description, given)
+        made: Agent = module.make_agent(obj, name, description, agent_options)
         return made
-    functions = ours.pop("input", None), ours.pop("output", None)
+    functions = wrap_options.pop("input", None), wrap_options.pop("output", None)
     adapter: Runnable = module.make_adapter(Instances(obj, make), *functions)
-    inputs, outputs = given.pop("input_modes", MODES), given.pop("output_modes", MODES)
-    agent = Agent(name, description, input_modes=inputs, output_modes=outputs, **given)
-    run_options, show_tools = ours.pop("run", {}), ours.pop("show_tools", True)
+    inputs, outputs = agent_options.pop("input_modes", MODES), agent_options.pop("output_modes", MODES)
+    agent = Agent(name, description, input_modes=inputs, output_modes=outputs, **agent_options)
+    run_options, show_tools = wrap_options.pop("run", {}), wrap_options.pop("show_tools", True)
 
     async def answer(turn: Turn) -> None:
         await work(adapter, turn, options=run_options, show_tools=show_tools)
 
-    skill = ours.pop("skill", "") or agent.id
+    skill = wrap_options.pop("skill", "") or agent.id
     agent.skill(
         id=skill,
         name=name,
@@ -134,7 +120,7 @@ def wrap(obj: Any, name: str = "", description: str = "", **options: Unpack[Wrap
         input_modes=inputs,
         output_modes=outputs,
         default=True,
-        **ours,
+        **wrap_options,
     )(answer)
     return agent
 
@@ -150,7 +136,7 @@ def _adapter_for(obj: Any) -> Any:
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("dragoman"):
                 raise
-            extra = f"pip install 'dragoman[{EXTRAS[found]}]'"
+            extra = f"pip install 'dragoman[{_extra(found)}]'"
             raise ModuleNotFoundError(
                 f"to wrap this {type(obj).__name__}, {error.name} is missing: {extra}"
             ) from error
@@ -159,8 +145,13 @@ def _adapter_for(obj: Any) -> Any:
     kind = obj if isinstance(obj, type) else type(obj)
     if isinstance(obj, type) and any(package in ADAPTERS for package in _packages(obj)):
         raise TypeError(f"wrap takes an object, and {kind.__name__} is a class: wrap({kind.__name__}(...))")
-    known = ", ".join(sorted(set(EXTRAS.values())))
+    known = ", ".join(sorted(set(map(_extra, ADAPTERS.values()))))
     raise TypeError(f"wrap does not know {kind.__module__}.{kind.__qualname__}; it knows {known}")
+
+
+def _extra(module: str) -> str:
+    """The extra that installs the framework of a module here."""
+    return "mcp" if module == "mcp_server" else module.replace("_", "-")
 
 
 def _packages(kind: type) -> Iterator[str]:

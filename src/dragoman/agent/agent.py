@@ -255,14 +255,13 @@ class Agent:
     # -- what the engine asks ----------------------------------------------------------------------------------
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
-        wanted = _named(request.message, request.metadata)
+        wanted = _find_skill_name(request.message, request.metadata)
         if first is not None and wanted is None:
             # It goes on with its task, whose skill was chosen when it began. Who may not begin may not go on.
-            skill = self._choose(_named(first.message, first.metadata), begun=True)
+            skill = self._choose(_find_skill_name(first.message, first.metadata), begun=True)
             need(skill.scopes, principal, f"skill {skill.skill.id!r}")
-            _check_input(
-                (*self.card.default_input_modes, JSON), request.message.parts
-            )  # an answer may be data
+            # An answer may be data.
+            _check_input((*self.card.default_input_modes, JSON), request.message.parts)
             return False
         skill = self._choose(wanted)
         if skill.scopes:
@@ -324,9 +323,9 @@ class Agent:
         if self.tools is not None:
             attach_tools(turn, self.tools)
         mail, first = turn.mail, turn.first
-        wanted = _named(mail.message, mail.metadata)
+        wanted = _find_skill_name(mail.message, mail.metadata)
         if wanted is None and first is not mail:
-            wanted = _named(first.message, first.metadata)
+            wanted = _find_skill_name(first.message, first.metadata)
         return self._choose(wanted, begun=first is not mail).run(turn)
 
     def _choose(self, wanted: Any, *, begun: bool = False) -> SkillFunction:
@@ -403,7 +402,7 @@ def _id(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", letters.lower()).strip("-") or "agent"
 
 
-def _named(message: Message, metadata: dict[str, Any]) -> Any:
+def _find_skill_name(message: Message, metadata: dict[str, Any]) -> Any:
     """The skill that a message names; None if it names none."""
     return message.metadata.get("skillId") or metadata.get("skillId")
 

@@ -46,6 +46,8 @@ _PIECES = (AsyncGenerator, AsyncIterator, AsyncIterable, Generator, Iterator, It
 _CONTENT = (Artifact, Message, Part)
 _OURS = {"Turn": Turn, "Message": Message, "Part": Part}
 """Names that may be imported for type checkers only."""
+_MAX_NAMED_MEMBERS = 10
+"""In an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +331,23 @@ def _fill_members(out: dict[str, Any], parameters: list[Parameter], message: Mes
         elif p.required:
             why = "is missing"
             if p.takes == "data":
-                why += ": send it as data, or as JSON"
+                why += f": send it as data, or as JSON{_with_members(p.hint)}"
             elif not alone:
                 why += f": send data with {', '.join(each.name for each in parameters)}"
             raise InvalidParams(f"{p.name!r} {why}", fields=((p.name, why),))
         else:
             out[p.name] = p.default
+
+
+def _with_members(hint: Any) -> str:
+    """The names of the members of an object, for a caller who sent none: `, with city, days`."""
+    form, *others = _form(hint)
+    if others or not isinstance(form, _OBJECTS):
+        return ""
+    names = [field.encode_name for field in getattr(form, "fields", ())]
+    names = names or list(getattr(getattr(form, "cls", None), "model_fields", ()))
+    more = ", ..." if len(names) > _MAX_NAMED_MEMBERS else ""
+    return f", with {', '.join(names[:_MAX_NAMED_MEMBERS])}{more}" if names else ""
 
 
 def _parameter_for_loose(left: list[Parameter], *, alone: bool, beside: bool) -> Parameter | None:

@@ -21,7 +21,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, TypedDict, TypeVar
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -36,10 +35,11 @@ from dragoman.agent.parameters import (
     parameters_of,
 )
 from dragoman.agent.parameters import output_modes as modes_of
-from dragoman.engine.recorded import ArtifactWriter
+from dragoman.engine.artifact_writer import ArtifactWriter
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model import card
 from dragoman.model.content import Artifact, Message, Part, checked, parts_of
+from dragoman.model.per_loop import PerLoop
 from dragoman.model.schema import SkillSchema
 from dragoman.model.task import TaskState
 
@@ -52,7 +52,7 @@ LONG_CALL_SECONDS = 0.1
 MAX_THREADS = 100
 """Threads of skills at a time. A call that finds none free waits."""
 
-_free_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_free_threads = PerLoop(lambda: asyncio.Semaphore(MAX_THREADS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,10 @@ class SkillFunction:
                     await _write_pieces(turn, outcome)
                     return
                 outcome = await _join_pieces(outcome)
-        if self.reply and not record_of(turn).visible:
-            turn.reply(_message_of(outcome))
+        record = record_of(turn)
+        if self.reply and not record.visible:
+            if outcome is not None or record.reply is None:
+                turn.reply(_message_of(outcome))
         else:
             await _write_answer(turn, outcome)
 
@@ -231,8 +233,8 @@ async def _write_pieces(turn: Turn, pieces: AsyncIterator[Any]) -> None:
     result: ArtifactWriter | None = None
     record = record_of(turn)
     async for piece in pieces:
-        if piece is record.handed_out and piece is not None:  # a streaming step has sent it
-            record.handed_out = None
+        if piece is record.streamed_piece and piece is not None:  # a streaming step has sent it
+            record.streamed_piece = None
         elif type(piece) is str:  # nearly all of them
             if result is None:
                 result = turn.artifact("result")
@@ -306,7 +308,7 @@ async def _write(turn: Turn, value: Any, *, last: bool) -> None:
 async def in_thread(function: Callable[..., T], *args: Any, **kw: Any) -> T:
     """Call `function` on a thread. If we are cancelled, it continues, and its result is dropped."""
     loop = asyncio.get_running_loop()
-    threads = _free_threads.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
+    threads = _free_threads.get()
     await threads.acquire()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from dragoman.agent.agent import Agent
 from dragoman.client import Client, Reply, TaskFailed
 from dragoman.client.connection import Options
+from dragoman.client.content import SendOptions
 from dragoman.engine.turn import Turn
 from dragoman.server.options import AppOptions
 
@@ -32,9 +33,11 @@ async def in_process(
     class TestedClient(Client):
         """A client that knows what the agent raised: a failed task has it as its cause."""
 
-        async def __call__(self, *content: Any, **options: Any) -> Reply:
+        async def __call__(
+            self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]
+        ) -> Reply:
             try:
-                return await super().__call__(*content, **options)
+                return await super().__call__(*content, timeout=timeout, **options)
             except TaskFailed as failed:
                 raise failed from raised.get(failed.task.id)
 

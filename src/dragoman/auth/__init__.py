@@ -46,13 +46,15 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Schemes that check signatures are imported when first used: cryptography is slow to import."""
-    if name in _LAZY:
-        from importlib import import_module
+if not TYPE_CHECKING:  # else type checkers accept every name
 
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'dragoman.auth' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Schemes that check signatures are imported when first used: cryptography is slow to import."""
+        if name in _LAZY:
+            from importlib import import_module
+
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module 'dragoman.auth' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

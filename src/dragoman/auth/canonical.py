@@ -47,11 +47,11 @@ def resolver_form(document: Mapping[str, Any]) -> dict[str, Any]:
         out["capabilities"] = {"extendedAgentCard": True, **out.get("capabilities", {})}
     schemes = out.get("securitySchemes")
     if isinstance(schemes, Mapping):
-        out["securitySchemes"] = {name: _wrapped(scheme) for name, scheme in schemes.items()}
+        out["securitySchemes"] = {name: _wrap(scheme) for name, scheme in schemes.items()}
     return sdk_form(out)
 
 
-def _wrapped(scheme: Any) -> Any:
+def _wrap(scheme: Any) -> Any:
     if not isinstance(scheme, Mapping) or scheme.get("type") not in _WRAPPERS:
         return scheme
     members = {name: value for name, value in scheme.items() if name != "type"}

@@ -210,7 +210,7 @@ def check_claims(registry: JWTClaimsRegistry, claims: Mapping[str, Any]) -> None
     """Raises `BadSignature`."""
     present = {name: value for name, value in claims.items() if value is not None}
     for name in ("exp", "nbf", "iat"):
-        if isinstance(present.get(name), int) and abs(present[name]) > _MAX_TIME:
+        if isinstance(present.get(name), int | float) and abs(present[name]) > _MAX_TIME:
             raise BadSignature(f"its {name} is not a time")
     try:
         registry.validate(present)

@@ -122,7 +122,7 @@ async def _check_all(schemes: tuple[Scheme, ...], presented: Presented, fetch: F
         one = await scheme.authenticate(presented, fetch)
         if one is None:
             return None
-        found.append(_check_principal(one))
+        found.append(check_principal(one))
     who = found[0]
     if len(found) > 1:
         if len({one.tenant for one in found if one.tenant}) > 1:
@@ -143,8 +143,8 @@ def need(scopes: Iterable[str], principal: Principal, what: str = "this agent") 
         raise Forbidden(f"{what} needs the scope {', '.join(missing)}", metadata={"scope": " ".join(missing)})
 
 
-def _check_principal(principal: Principal) -> Principal:
-    """An id goes into keys, logs and headers, so it must be printable, not empty and not too long."""
+def check_principal(principal: Principal) -> Principal:
+    """An id goes into keys, logs and headers, so it must be printable, not empty and not too long. Raises `Unauthenticated`."""
     for text in (principal.id, principal.tenant):
         if len(text) > MAX_ID_CHARS or not text.isprintable():
             raise Unauthenticated("the principal of the credentials has an invalid id")

@@ -266,9 +266,8 @@ class MutualTLS:
             if len(self._read) >= _MAX_CACHED_CERTIFICATES:
                 self._read.clear()
             certificate = self._read[given] = _read_certificate(given)
-        if (
-            not certificate.begins <= time.time() < certificate.ends
-        ):  # it may expire while the connection is open
+        # It may expire while the connection is open.
+        if not certificate.begins <= time.time() < certificate.ends:
             raise Unauthenticated("the client certificate is not valid now")
         if self._clients is not None:
             return self._clients.current().find_digest(certificate.fingerprint)

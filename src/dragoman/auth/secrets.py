@@ -203,8 +203,12 @@ class ReloadedHolders(Generic[T]):
         if isinstance(holders, str | Path):
             self._path = Path(holders)
             self._stamp = file_stamp(self._path)
-            holders = _read_file(self._path)
-        self._made = make(holders)
+            try:
+                self._made = make(_read_file(self._path))
+            except ValueError as error:
+                raise ValueError(f"{self._path.name} cannot be read: {error}") from None
+        else:
+            self._made = make(holders)
 
     def current(self) -> T:
         if self._path is not None and time.monotonic() - self._checked_at >= _RELOAD_SECONDS:
@@ -235,4 +239,8 @@ def file_stamp(*files: str | Path) -> object:
 
 def _read_file(path: Path) -> Holders:
     """Raises `OSError` or `ValueError`."""
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, str | Holder])
+    shape = '{"NAME": "HASH"} or {"NAME": {"secret": "HASH", "scopes": [...]}}'
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str | Holder])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it should be {shape}: {error}") from None

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.bridge.bridged_agent import BridgedAgent
-from dragoman.bridge.passing import PassingService
+from dragoman.bridge.pass_through import PassThroughService
 from dragoman.bridge.settings import PASS, BridgeSettings, InvalidBridge, RouteSettings, shares_tasks
 from dragoman.bridge.upstream import Upstream
 from dragoman.server.app import App
@@ -17,7 +17,7 @@ from dragoman.server.application import application
 from dragoman.server.options import Bridged
 
 
-class Route:
+class BridgeRoute:
     """One agent of a bridge: its path, its settings, the agent behind it, and how it is served.
 
     Raises `InvalidBridge` for settings that cannot be used together."""
@@ -26,18 +26,18 @@ class Route:
         if shares_tasks(settings) and not settings.shared_tasks:
             raise InvalidBridge(
                 f"{name}: in mode pass the agent cannot tell your callers apart, so they would see each other's tasks: "
-                'use mode = "durable", show the agent who calls, or say shared_tasks = true'
+                'use mode = "durable", credentials that depend on the caller, or shared_tasks = true'
             )
         self.name, self.settings = name, settings
         passes = settings.mode == PASS
-        # A caller in mode pass is told what the agent says, for as long as it says it.
+        # In mode pass, a stream ends when that of the agent ends.
         self.upstream = Upstream(replace(settings, stalled=0.0) if passes else settings, name=name)
         self.agent = BridgedAgent(name, settings, self.upstream)
         self.bridged = Bridged(
             path=settings.path,
             peer=self.agent.peer,
             upstream=self.upstream,
-            service=PassingService(self.agent, self.upstream) if passes else None,
+            service=PassThroughService(self.agent, self.upstream) if passes else None,
             card=self.agent.published_card,
             check_reader=self.agent.check_principal,
             deduplicates=(lambda: self.upstream.deduplicates) if passes else None,
@@ -48,9 +48,9 @@ class Route:
 
 
 class Bridge(NamedTuple):
-    """The routes of a bridge. One process has them all; several workers share what is in the store."""
+    """The routes of a bridge. Each worker process has all of them."""
 
-    routes: Sequence[Route]
+    routes: Sequence[BridgeRoute]
 
     @property
     def agents(self) -> list[Agent]:
@@ -68,6 +68,6 @@ class Bridge(NamedTuple):
 def make_bridge(settings: BridgeSettings) -> Bridge:
     """Raises `InvalidBridge`."""
     try:
-        return Bridge([Route(name, route) for name, route in settings.routes.items()])
+        return Bridge([BridgeRoute(name, route) for name, route in settings.routes.items()])
     except (ValueError, OSError) as error:
         raise error if isinstance(error, InvalidBridge) else InvalidBridge(str(error)) from error

@@ -1,8 +1,8 @@
 """The agent behind a route, as our engine and our bindings see it: its card, and who may call it for what.
 
 The card is the agent's own, with our interfaces, authentication and signature. The bindings add the interfaces, and the server signs
-the card with its own keys (`server/cards.py`). A signature of the agent would not fit any more. What was known of it is on
-the card, in an extension.
+the card with its own keys (`server/cards.py`). The agent's signature would not be valid for the changed card. An extension on the card
+says whether it was valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dragoman.agent.agent import Agent
 from dragoman.auth.requirements import need
 from dragoman.bridge.durable import follow
 from dragoman.bridge.settings import BRIDGE, DURABLE, AuthSettings, RouteSettings, SkillSettings
-from dragoman.bridge.upstream import Upstream, Verdict
+from dragoman.bridge.upstream import CardSignature, Upstream
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import Forbidden, InvalidParams, Unavailable
@@ -28,7 +28,7 @@ _NO_SETTINGS = SkillSettings()
 
 
 class BridgedAgent(Agent):
-    """Also in mode `pass`, where `passing.PassingService` takes the place of the engine."""
+    """An `Agent` in both modes. In mode `pass`, `pass_through.PassThroughService` replaces the engine."""
 
     def __init__(self, name: str, settings: RouteSettings, upstream: Upstream) -> None:
         auth = (settings.auth or AuthSettings()).schemes(settings.scopes)
@@ -38,20 +38,20 @@ class BridgedAgent(Agent):
         self.settings, self.upstream = settings, upstream
         self.peer = f"upstream:{name}"
         self.authorize = self._check_caller
-        self._shown: tuple[AgentCard, Verdict, AgentCard] | None = None
-        """The upstream's card, the verdict on it, and what was made of them."""
+        self._rewritten: tuple[AgentCard, CardSignature, AgentCard] | None = None
+        """The upstream's card, the state of its signature, and the card for callers that was made from them."""
 
     @property
     def card(self) -> AgentCard:
-        """The card to show; as long as the upstream's is not known, one that says nothing about it."""
-        upstream, verdict = self.upstream.known or self._unknown_card, self.upstream.verdict
-        if self._shown is None or self._shown[0] is not upstream or self._shown[1] != verdict:
-            self._shown = upstream, verdict, self._rewrite(upstream)
-        return self._shown[2]
+        """The card for callers. While the upstream's is not known, it has only the name."""
+        upstream, signature = self.upstream.known_card or self._unknown_card, self.upstream.signature
+        if self._rewritten is None or self._rewritten[0] is not upstream or self._rewritten[1] != signature:
+            self._rewritten = upstream, signature, self._rewrite(upstream)
+        return self._rewritten[2]
 
     def published_card(self) -> AgentCard:
         """`card`. Raises `Unavailable` while the upstream's is not known."""
-        if self.upstream.known is None:
+        if self.upstream.known_card is None:
             raise Unavailable("the agent behind this address has not been reached yet", retry_after=1)
         return self.card
 
@@ -61,7 +61,7 @@ class BridgedAgent(Agent):
         return AgentCard(name=self.name, description=self.name, capabilities=streams)
 
     def _rewrite(self, card: AgentCard, principal: Principal | None = None) -> AgentCard:
-        """The card to show. `principal`: to this caller, with only the skills that it may use."""
+        """The card for callers. `principal`: the card for this caller, with only the skills that it may use."""
         capabilities = card.capabilities
         others = (each for each in capabilities.extensions if each.uri != BRIDGE)
         extended = True if capabilities.extended_agent_card and self.auth else None
@@ -75,13 +75,13 @@ class BridgedAgent(Agent):
             supported_interfaces=(),
             signatures=(),
             capabilities=capabilities,
-            skills=tuple(self._shown_skills(card, principal)),
+            skills=tuple(self._visible_skills(card, principal)),
             security_schemes=self.auth.schemes,
             security_requirements=self.auth.needing(),
         )
 
-    def _shown_skills(self, card: AgentCard, principal: Principal | None) -> Iterator[Skill]:
-        """Skills with what a caller of ours needs for them. What the agent asks for is for us, not for them."""
+    def _visible_skills(self, card: AgentCard, principal: Principal | None) -> Iterator[Skill]:
+        """The skills with the scopes that our callers need. The agent's own requirements are for the bridge, not for callers."""
         for skill in card.skills:
             settings = self.settings.skills.get(skill.id, _NO_SETTINGS)
             if settings.hidden or (principal is not None and not principal.scopes >= set(settings.scopes)):
@@ -91,10 +91,10 @@ class BridgedAgent(Agent):
             yield skill if same else replace(skill, security_requirements=needed)
 
     def _extension(self) -> Extension:
-        verdict = self.upstream.verdict
-        signature: dict[str, Any] = {"state": verdict.state}
-        if verdict.kid:
-            signature |= {"kid": verdict.kid, "algorithm": verdict.algorithm}
+        known = self.upstream.signature
+        signature: dict[str, Any] = {"state": known.state}
+        if known.kid:
+            signature |= {"kid": known.kid, "algorithm": known.algorithm}
         return Extension(
             uri=BRIDGE,
             description="A bridge stands between you and this agent",
@@ -105,29 +105,29 @@ class BridgedAgent(Agent):
 
     def check_message(self, request: SendMessage, principal: Principal, first: Mail | None = None) -> bool:
         """Check the skill that a message names. True: the answer of the upstream may be a bare Message."""
-        named = _skill_named(request.message.metadata, request.metadata)
-        if named is None and first is not None:
-            named = _skill_named(first.message.metadata, first.metadata)
-        self.check_skill(named, principal)
+        skill_id = _find_skill_id(request.message.metadata, request.metadata)
+        if skill_id is None and first is not None:
+            skill_id = _find_skill_id(first.message.metadata, first.metadata)
+        self.check_skill(skill_id, principal)
         return first is None
 
-    def check_skill(self, named: Any, principal: Principal) -> None:
+    def check_skill(self, skill_id: Any, principal: Principal) -> None:
         """Raises `Forbidden` if the caller may not use the skill. A message that names none may be for any of them."""
         skills = self.settings.skills
         if not skills:
             return
-        if named is None:
+        if skill_id is None:
             needed = {scope for skill in skills.values() for scope in skill.scopes}
             need(needed, principal, "a message that names no skill")
             return
-        if not isinstance(named, str):
+        if not isinstance(skill_id, str):
             raise InvalidParams("metadata.skillId is a text")
-        settings = skills.get(named)
+        settings = skills.get(skill_id)
         if settings is None:
             return
         if settings.hidden:
-            raise InvalidParams(f"there is no skill {named[:80]!r} here")
-        need(settings.scopes, principal, f"skill {named!r}")
+            raise InvalidParams(f"there is no skill {skill_id[:80]!r} here")
+        need(settings.scopes, principal, f"skill {skill_id!r}")
 
     async def _check_caller(self, call: Call, request: Request) -> None:
         self.check_principal(call.principal)
@@ -149,6 +149,6 @@ class BridgedAgent(Agent):
         return follow(turn, self.upstream, self.peer)
 
 
-def _skill_named(*metadata: dict[str, Any]) -> Any:
+def _find_skill_id(*metadata: dict[str, Any]) -> Any:
     """The skill that a message names; None if it names none."""
     return next((each["skillId"] for each in metadata if each.get("skillId")), None)

@@ -1,19 +1,19 @@
-"""What a route shows to the agent behind it.
+"""The credentials with which a route calls the agent behind it.
 
     credentials = "env:CREW_TOKEN"                    # a secret, used as the card of the agent asks
     credentials = ["ada", "env:PASSWORD"]             # a name and a password
     credentials = { key = "env:KEY" }                 # secrets by the names of the card's schemes
     credentials = { type = "api_key", key = "env:KEY", name = "X-Key", location = "header" }
-    credentials = { type = "caller" }                 # what our caller showed to us, as it is
+    credentials = { type = "caller" }                 # the credentials of the bridge's caller, unchanged
     credentials = { type = "client_credentials", token_url = "https://...", client_id = "...", client_secret = "env:..." }
     credentials = { type = "token_exchange", token_url = "https://...", client_id = "...", client_secret = "env:..." }
 
-`caller` and `token_exchange` depend on who calls. The call that is being made is in a context variable while the client below makes
-its requests (`acting_for`), so that a request can only ever show what belongs to its own call. Credentials of callers are in memory
-only; the workers of one server share that memory. A durable task that goes on without its caller uses what the caller showed last
-(`remember`). After a restart there is nothing to use: `CallerAway`, until the caller comes back.
+`caller` and `token_exchange` depend on the caller. While the client makes the requests of a call, the call is in a context variable
+(`with_credentials_of`), so a request can only use credentials of its own call. Credentials of callers are stored only in memory, which the workers
+of one server share. A durable task that continues without its caller uses the last credentials of the caller (`remember`). After a restart
+there are none: the task gets `NoCallerCredentials` until the caller sends another request.
 
-Every route has credentials, token caches and connections of its own.
+Every route has its own credentials, token caches and connections.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from dragoman.observe.shared_memory import SharedSecrets
 
 _CALL: ContextVar[Call | None] = ContextVar("dragoman_bridge_call", default=None)
 _MAX_CALLERS = 10_000
-"""Callers whose credentials are remembered at a time. Who was here longest ago is forgotten first."""
-_LOOK_SECONDS = 0.5
-"""How often a task looks whether another worker has seen its caller."""
+"""Callers whose credentials are stored. If there are more, those that were not used for the longest time are deleted."""
+_CHECK_SECONDS = 0.5
+"""How often a waiting task checks whether another worker has got a request of its caller."""
 _REMEMBER_SECONDS = 12 * 3600.0
-"""How long a credential is remembered that does not say when it expires."""
+"""How long a credential without an expiry is stored."""
 
 
-class CallerAway(Unauthenticated):
-    """The agent has to be called with a credential of the caller, who has not been here since this process began."""
+class NoCallerCredentials(Unauthenticated):
+    """The agent has to be called with credentials of the caller, and none are stored: the caller has sent nothing since the start."""
 
 
 class TokenSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class TokenSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     audience: str | tuple[str, ...] = ()
     resource: str | tuple[str, ...] = ()
     actor: bool | str = True
-    """Of a token exchange: who acts (`act`). True: we, with a token of our own. A secret: that token. False: nothing is said."""
+    """The actor of a token exchange (`act`). True: the bridge, with a token of its own. A secret: the holder of that token. False: none."""
     subject_type: str = ACCESS_TOKEN
     requested_type: str = ""
 
@@ -117,12 +117,12 @@ def read_credentials(given: Any) -> Any:
 
 
 def depends_on_caller(given: Any) -> bool:
-    """True if an agent that is shown these credentials sees which of our callers calls."""
+    """True if the agent can tell from these credentials which caller of the bridge calls."""
     return isinstance(given, dict) and given.get("type") in ("caller", "token_exchange")
 
 
-class acting_for:
-    """Requests that are made in this block are for `call`. Do not `yield` to a caller inside it."""
+class with_credentials_of:
+    """Inside this block, requests use the credentials of `call`. Do not `yield` to a caller inside it."""
 
     __slots__ = ("_before", "_call")
 
@@ -137,87 +137,89 @@ class acting_for:
 
 
 class RouteCredentials:
-    """The credentials of one route. `given` is for `connect(credentials=)`."""
+    """The credentials of one route. `credential` is for `connect(credentials=)`."""
 
     def __init__(self, credentials: Any, certificate: str = "") -> None:
         """Both as in the settings of a route. Raises `ValueError`."""
         self.per_caller = depends_on_caller(credentials)
         self._remembered: OrderedDict[tuple[str, str], tuple[dict[str, str], float]] = OrderedDict()
-        self._returned: dict[tuple[str, str], asyncio.Event] = {}
+        self._waiting: dict[tuple[str, str], asyncio.Event] = {}
         self._shared: SharedSecrets | None = None
         self._route = ""
         self._tokens = _OwnTransport()
-        self.given = ClientCertificate(certificate) if certificate else self._make(credentials)
+        self.credential = (
+            ClientCertificate(certificate) if certificate else self._make_credential(credentials)
+        )
 
     async def close(self) -> None:
         self._remembered.clear()
         await self._tokens.close()
 
     def share(self, secrets: SharedSecrets, route: str) -> None:
-        """The workers of a server know the callers of a route together."""
+        """Share the credentials of callers with the other workers of the server."""
         if self.per_caller:
             self._shared, self._route = secrets, route
 
     def remember(self, call: Call) -> None:
-        """A caller was authenticated. An anonymous one is nobody, and nothing of it is remembered."""
-        shown = call.credentials
-        if not self.per_caller or not shown or not call.principal.id:
+        """Store the credentials of an authenticated caller, and wake tasks that wait for them. Those of anonymous callers are not stored."""
+        credentials = call.credentials
+        if not self.per_caller or not credentials or not call.principal.id:
             return
-        who = call.principal.tenant, call.principal.id
-        known = self._remembered.get(who)
-        if known is None or known[0] != shown:
-            known = self._remembered[who] = dict(shown), _expiry(shown)
+        caller = call.principal.tenant, call.principal.id
+        known = self._remembered.get(caller)
+        if known is None or known[0] != credentials:
+            known = self._remembered[caller] = dict(credentials), _expiry(credentials)
             while len(self._remembered) > _MAX_CALLERS:
                 self._remembered.popitem(last=False)
-        self._remembered.move_to_end(who)
-        if self._shared is not None and self._read_shared(who) != known:
-            self._shared.put(self._name(who), msgspec.json.encode(known))
-        if (waiting := self._returned.pop(who, None)) is not None:
+        self._remembered.move_to_end(caller)
+        if self._shared is not None and self._read_shared(caller) != known:
+            self._shared.put(self._shared_name(caller), msgspec.json.encode(known))
+        if (waiting := self._waiting.pop(caller, None)) is not None:
             waiting.set()
 
     async def wait_for_caller(self, call: Call) -> None:
-        """Wait until the caller of a task shows a credential again. This may take for ever."""
-        who = call.principal.tenant, call.principal.id
-        while not self._find(who):
-            returned = self._returned.setdefault(who, asyncio.Event())
+        """Wait until the caller of a task sends a request with credentials. This may take for ever."""
+        caller = call.principal.tenant, call.principal.id
+        while not self._find(caller):
+            returned = self._waiting.setdefault(caller, asyncio.Event())
             try:
-                async with asyncio.timeout(None if self._shared is None else _LOOK_SECONDS):
+                async with asyncio.timeout(None if self._shared is None else _CHECK_SECONDS):
                     await returned.wait()
             except TimeoutError:
                 pass  # another worker may have seen it
 
     def forget(self, call: Call) -> bool:
-        """What is remembered of the caller was refused. True if it was used for this call, and not what came with it."""
+        """Delete the stored credentials of a caller, because the agent refused them. False if this call came with its own."""
         if not self.per_caller or call.credentials or not call.principal.id:
             return False
-        who = call.principal.tenant, call.principal.id
-        held = self._remembered.pop(who, None)
-        if self._shared is not None and held is not None and self._read_shared(who) == held:
-            self._shared.put(self._name(who), b"")
+        caller = call.principal.tenant, call.principal.id
+        known = self._remembered.pop(caller, None)
+        if self._shared is not None and known is not None and self._read_shared(caller) == known:
+            self._shared.put(self._shared_name(caller), b"")
         return True
 
-    def _find(self, who: tuple[str, str]) -> dict[str, str]:
-        """What a caller showed last, here or to another worker; empty if it is of no more use."""
-        held = self._remembered.get(who)
-        if self._shared is not None and (shared := self._read_shared(who)) is not None:
-            held = self._remembered[who] = shared
-        if held is None:
+    def _find(self, caller: tuple[str, str]) -> dict[str, str]:
+        """The last credentials of a caller, at this or another worker; empty if there are none, or they have expired."""
+        known = self._remembered.get(caller)
+        if self._shared is not None and (shared := self._read_shared(caller)) is not None:
+            known = self._remembered[caller] = shared
+        if known is None:
             return {}
-        if time.time() >= held[1]:
-            self._remembered.pop(who, None)
+        if time.time() >= known[1]:
+            self._remembered.pop(caller, None)
             return {}
-        return held[0]
+        return known[0]
 
-    def _read_shared(self, who: tuple[str, str]) -> tuple[dict[str, str], float] | None:
+    def _read_shared(self, caller: tuple[str, str]) -> tuple[dict[str, str], float] | None:
         assert self._shared is not None
-        found = self._shared.get(self._name(who))
+        found = self._shared.get(self._shared_name(caller))
         return msgspec.json.decode(found, type=tuple[dict[str, str], float]) if found else None
 
-    def _name(self, who: tuple[str, str]) -> str:
-        return msgspec.json.encode((self._route, *who)).decode()
+    def _shared_name(self, caller: tuple[str, str]) -> str:
+        return msgspec.json.encode((self._route, *caller)).decode()
 
-    def shown(self) -> dict[str, str]:
-        """What the caller of the present call showed, by header. Empty outside of a call. Raises `CallerAway`."""
+    def find_caller_credentials(self) -> dict[str, str]:
+        """The credentials of the current call's caller, by header. Empty outside of a call. Raises `NoCallerCredentials`."""
         call = _CALL.get()
         if call is None:
             return {}
@@ -225,12 +227,14 @@ class RouteCredentials:
             return call.credentials
         if not call.principal.id:
             raise Unauthenticated("this agent is called with your own credentials: send some")
-        held = self._find((call.principal.tenant, call.principal.id))
-        if not held:
-            raise CallerAway("this agent is called with your own credentials: send a request with them")
-        return held
+        known = self._find((call.principal.tenant, call.principal.id))
+        if not known:
+            raise NoCallerCredentials(
+                "this agent is called with your own credentials: send a request with them"
+            )
+        return known
 
-    def _make(self, credentials: Any) -> Any:
+    def _make_credential(self, credentials: Any) -> Any:
         given = read_credentials(credentials)
         match given:
             case CallerSettings():
@@ -238,10 +242,10 @@ class RouteCredentials:
             case KeySettings():
                 return ApiKey(read_secret(given.key), name=given.name, location=given.location)
             case TokenSettings():
-                return self._make_tokens(given)
+                return self._make_token_credential(given)
         return given
 
-    def _make_tokens(self, given: TokenSettings) -> Credential:
+    def _make_token_credential(self, given: TokenSettings) -> Credential:
         secret = read_secret(given.client_secret)
         own = ClientCredentials(
             given.client_id,
@@ -252,7 +256,7 @@ class RouteCredentials:
             resource=given.resource,
         )
         if given.type == "client_credentials":
-            return _Fetched(own, self._tokens)
+            return _WithOwnTransport(own, self._tokens)
         exchange = TokenExchange(
             given.client_id,
             secret,
@@ -268,12 +272,12 @@ class RouteCredentials:
         return _ForCaller(exchange, own, self._tokens)
 
     def _subject(self) -> str:
-        scheme, _, token = self.shown().get("authorization", "").partition(" ")
+        scheme, _, token = self.find_caller_credentials().get("authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class _OwnTransport:
-    """For token endpoints, which the operator named: any address is allowed, and nothing of the agent's connections is used."""
+    """The transport to token endpoints. The operator named them, so any address is allowed. It shares no connection with the agent's."""
 
     def __init__(self) -> None:
         self._transport: HttpTransport | None = None
@@ -290,18 +294,15 @@ class _OwnTransport:
 
 
 class _CallerCredential:
-    """What our caller showed to us, as it is."""
+    """The credentials of the bridge's caller, unchanged."""
 
     def __init__(self, route: RouteCredentials) -> None:
         self._route = route
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
         if _CALL.get() is None:
-            return request  # the card is read for nobody
-        shown = self._route.shown()
-        if not shown:
-            raise Unauthenticated("this agent is called with your own credentials: send some")
-        for name, value in shown.items():
+            return request  # outside of a call, such as for the card
+        for name, value in self._route.find_caller_credentials().items():
             request = request.with_header(_HEADERS.get(name, name), value)
         return request
 
@@ -312,7 +313,7 @@ class _CallerCredential:
 _HEADERS = {"authorization": "Authorization", "x-api-key": "X-API-Key"}
 
 
-class _Fetched:
+class _WithOwnTransport:
     """A credential that fetches its tokens over a transport of its own."""
 
     def __init__(self, credential: Credential, transport: _OwnTransport) -> None:
@@ -326,35 +327,35 @@ class _Fetched:
 
 
 class _ForCaller:
-    """A token exchange for calls, and our own token for what is read for nobody, such as the card."""
+    """A token exchange for calls, and the bridge's own token for other requests, such as for the card."""
 
     def __init__(self, exchange: TokenExchange, own: ClientCredentials, transport: _OwnTransport) -> None:
         self._exchange, self._own, self._own_transport = exchange, own, transport
 
     @property
-    def _present(self) -> Credential:
+    def _current(self) -> Credential:
         return self._own if _CALL.get() is None else self._exchange
 
     async def apply(self, request: Outgoing, transport: Transport) -> Outgoing:
-        return await self._present.apply(request, self._own_transport())
+        return await self._current.apply(request, self._own_transport())
 
     async def refused(self, transport: Transport) -> bool:
-        return await self._present.refused(self._own_transport())
+        return await self._current.refused(self._own_transport())
 
 
-def _expiry(shown: dict[str, str]) -> float:
-    """When a credential is of no more use: what a JWT says, unchecked, and never later than `_REMEMBER_SECONDS`."""
+def _expiry(credentials: dict[str, str]) -> float:
+    """When stored credentials expire: the `exp` of a JWT, which is not verified, at most after `_REMEMBER_SECONDS`."""
     latest = time.time() + _REMEMBER_SECONDS
-    parts = shown.get("authorization", "").split(".")
+    parts = credentials.get("authorization", "").split(".")
     if len(parts) != 3:
         return latest
     try:
         body = urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        claims = msgspec.json.decode(body, type=_Expiring)
+        claims = msgspec.json.decode(body, type=_ExpiryClaim)
     except (msgspec.MsgspecError, ValueError):
         return latest
     return min(latest, claims.exp) if claims.exp is not None else latest
 
 
-class _Expiring(Struct):
+class _ExpiryClaim(Struct):
     exp: float | None = None

@@ -1,4 +1,4 @@
-"""The file of a bridge: agents elsewhere, each with a path here, and what holds for it.
+"""The file of a bridge: agents elsewhere, each with a path here, and their settings.
 
     [auth]                               # who may call the agents that do not say otherwise
     tokens = "tokens.json"
@@ -20,7 +20,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,8 +32,12 @@ from dragoman.auth import ApiKey, Bearer, MutualTLS, hashed
 from dragoman.auth.secrets import Holder
 from dragoman.bridge.credentials import depends_on_caller, read_credentials, read_secret
 from dragoman.client.config import explain, place_of, unknown_setting
+from dragoman.dialects.cards import version_of
+from dragoman.dialects.select import DIALECTS
+from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC
 from dragoman.observe.limit import Quota
 
+BINDINGS = (JSONRPC, HTTP_JSON, GRPC)
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(gt=0)]
@@ -54,9 +58,9 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     url: str = ""
     urls: tuple[str, ...] = ()
-    """Several servers of the same agent, in place of `url`: the next one is called if one is away."""
+    """Several servers of the same agent, instead of `url`: the next one is called if one is down."""
     credentials: str | tuple[str, str] | dict[str, Any] | None = None
-    """What is shown to the agent: a secret (`env:NAME` reads a variable), a name and a password, or a table."""
+    """Credentials for the agent: a secret (`env:NAME` reads a variable), a name and a password, or a table."""
     certificate: str = ""
     """A client certificate and its key, in one PEM file."""
     headers: dict[str, str] = {}
@@ -68,19 +72,19 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allow_private: bool = False
     """Its card may name addresses that are not public and not those of `url`."""
     timeout: Seconds | None = None
-    """How long one operation may take. A stream may go on for longer, if something comes that often."""
+    """How long one operation may take, or the pause between two events of a stream."""
     wait: Seconds = 300.0
-    """How long a durable task waits for an agent that is away before it fails."""
+    """How long a durable task waits for an agent that is down before it fails."""
     stalled: Annotated[float, Meta(ge=0, le=86_400)] = 900.0
-    """How long a durable task may show nothing new while the agent calls it working and nobody seems to work on it; 0: for ever.
-    `client.resumable_stream` says when that is."""
+    """How long the agent's task may be `working` without a new event, after its stream was lost, before it counts as abandoned; 0: for
+    ever. See `client.resumable_stream`."""
     concurrency: Count | None = None
-    """Operations of all callers at a time, streams included."""
+    """How many operations of all callers may run at a time, streams included."""
     max_task_mb: Count = 256
-    """How much one message may bring in mode `durable`, in megabytes. Then the agent's task is canceled, and ours fails."""
+    """How many megabytes the agent may send for one message in mode `durable`. If it sends more, its task is canceled and ours fails."""
     retries: Annotated[int, Meta(ge=0)] = 3
     breaker: Annotated[int, Meta(ge=0)] = 5
-    """After so many failures in a row the agent is not called for a while; 0: it always is."""
+    """After this many failures in a row the agent is not called for a while; 0: it is always called."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -88,10 +92,10 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SkillSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for one skill of the agent."""
+    """The settings of one skill of the agent."""
 
     scopes: tuple[str, ...] = ()
-    """What a caller needs to use it."""
+    """Scopes that a caller needs to use it."""
     hidden: bool = False
     """It is not on the card, and messages that name it are refused."""
 
@@ -121,9 +125,9 @@ class TokenIssuer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     jwks_url: str = ""
     tenant_claim: str = ""
     client: tuple[str, str] | None = None
-    """Of an introspection endpoint: our name there, and the secret (`env:NAME` reads a variable)."""
+    """The client id and secret for an introspection endpoint (`env:NAME` reads a variable)."""
 
-    def needs(self, scopes: tuple[str, ...]) -> dict[str, Any]:
+    def options(self, scopes: tuple[str, ...]) -> dict[str, Any]:
         return {"tenant_claim": self.tenant_claim, "scopes": scopes}
 
 
@@ -150,16 +154,16 @@ class AuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if (given := self.oidc) is not None:
             from dragoman.auth.jwt import OIDC
 
-            out.append(OIDC(given.url, given.audience, issuer=given.issuer, **given.needs(scopes)))
+            out.append(OIDC(given.url, given.audience, issuer=given.issuer, **given.options(scopes)))
         if (given := self.jwt) is not None:
             from dragoman.auth.jwt import JWT
 
-            out.append(JWT(given.issuer, given.audience, jwks_url=given.jwks_url, **given.needs(scopes)))
+            out.append(JWT(given.issuer, given.audience, jwks_url=given.jwks_url, **given.options(scopes)))
         if (given := self.introspection) is not None:
             from dragoman.auth.introspection import Introspection
 
             client = None if given.client is None else (given.client[0], read_secret(given.client[1]))
-            more = given.needs(scopes)
+            more = given.options(scopes)
             out.append(Introspection(given.url, given.audience, client=client, issuer=given.issuer, **more))
         if self.mtls:
             out.append(MutualTLS(scopes=scopes))
@@ -170,17 +174,17 @@ class RouteSettings(UpstreamSettings, frozen=True, kw_only=True, forbid_unknown_
     """One agent of a bridge."""
 
     path: str = ""
-    """Where it is here; empty: its name in the file."""
+    """Its path here; empty: its name in the file."""
     mode: Literal["durable", "pass"] = "durable"
-    """`durable`: its tasks are kept here, and follow those of the agent. `pass`: nothing is kept."""
+    """`durable`: tasks are stored here, and follow those of the agent. `pass`: nothing is stored."""
     versions: tuple[str, ...] = VERSIONS
     """The versions in which it can be called here."""
     auth: AuthSettings | None = None
-    """Who may call it; None: as `[auth]` says."""
+    """Who may call it; None: the callers of `[auth]`."""
     callers: tuple[str, ...] = ()
     """Only these of them; empty: all."""
     scopes: tuple[str, ...] = ()
-    """What every caller needs."""
+    """Scopes that every caller needs."""
     skills: dict[str, SkillSettings] = {}
     limits: LimitSettings | None = None
     """Limits of this agent, in place of those of the server."""
@@ -207,7 +211,7 @@ def _holders(given: str | dict[str, Any]) -> Any:
     return out
 
 
-def one_route(url: str, **settings: Any) -> BridgeSettings:
+def make_one_route(url: str, **settings: Any) -> BridgeSettings:
     """A bridge with one agent, at the root. Raises `InvalidBridge`."""
     try:
         route = msgspec.convert({"url": url, "path": "/", **settings}, RouteSettings)
@@ -224,7 +228,7 @@ def read_bridge(file: str | Path) -> BridgeSettings:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidBridge(f"{path} cannot be read: {error}") from error
+        raise InvalidBridge(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
     for name in tables:
         if name not in TABLES:
             fail(path, [name], unknown_setting(name, TABLES, "the file").replace("[the file]", "a bridge"))
@@ -242,9 +246,9 @@ def read_bridge(file: str | Path) -> BridgeSettings:
         route = replace(
             route,
             path=route.path or f"/{name}",
-            auth=_below(path, route.auth or auth),
-            certificate=_beside(path, route.certificate),
-            signed_by=_beside(path, route.signed_by),
+            auth=_with_paths(path, route.auth or auth),
+            certificate=_relative_to(path, route.certificate),
+            signed_by=_relative_to(path, route.signed_by),
         )
         try:
             check_route(name, route)
@@ -258,7 +262,7 @@ def read_bridge(file: str | Path) -> BridgeSettings:
 
 
 def check_route(name: str, route: RouteSettings) -> None:
-    """Refuse what cannot be meant. Raises `InvalidBridge`."""
+    """Check the settings of one route. Raises `InvalidBridge`."""
     if bool(route.url) == bool(route.urls):
         raise InvalidBridge(f"{name} needs a url, or urls, and not both")
     for url in route.addresses:
@@ -271,6 +275,12 @@ def check_route(name: str, route: RouteSettings) -> None:
         raise InvalidBridge(f"{name}: a path begins with a slash, not {route.path!r}")
     if unknown := [each for each in route.versions if each not in VERSIONS]:
         raise InvalidBridge(f"{name}: versions are some of {', '.join(VERSIONS)}, not {unknown[0]!r}")
+    if route.binding.upper() not in ("", *BINDINGS):
+        raise InvalidBridge(f"{name}: binding is one of {', '.join(BINDINGS)}, not {route.binding!r}")
+    if route.version and route.version not in DIALECTS and version_of(route.version) not in DIALECTS:
+        raise InvalidBridge(f"{name}: there is no A2A {route.version}; known are {', '.join(DIALECTS)}")
+    if route.signed_by and "://" not in route.signed_by and not Path(route.signed_by).is_file():
+        raise InvalidBridge(f"{name}: signed_by: there is no file {route.signed_by}")
     if not route.versions:
         raise InvalidBridge(f"{name}: versions are some of {', '.join(VERSIONS)}")
     if route.certificate and route.credentials is not None:
@@ -278,7 +288,8 @@ def check_route(name: str, route: RouteSettings) -> None:
     try:
         knows_callers = bool(route.auth and route.auth.schemes())
     except (ValueError, OSError) as error:
-        raise InvalidBridge(f"{name}: auth: {error}") from error
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise InvalidBridge(f"{name}: auth: {why}") from error
     try:
         read_credentials(route.credentials)
     except ValueError as error:
@@ -322,7 +333,8 @@ def _read(path: Path, where: list[str], given: Any, kind: type[Any]) -> Any:
             table = ".".join([*where, *at])
             fail(path, [*where, *at, unknown[1]], unknown_setting(unknown[1], inside, table))
         at = [each for each in at if each.isidentifier()]
-        fail(path, [*where, *at], f"{' '.join(at[-1:]) or where[-1]} {explain(error)}")
+        name = at[-1] if at else where[-1]
+        fail(path, [*where, *at], f"{name} {explain(error, kind, name)}")
 
 
 def _struct_at(kind: type[Any], at: list[str]) -> tuple[str, ...]:
@@ -351,16 +363,16 @@ def _with_names(given: Any, at: list[str], unknown: str) -> list[str]:
     return out
 
 
-def fail(path: Path, where: list[str], why: str) -> Any:
+def fail(path: Path, where: list[str], why: str) -> NoReturn:
     raise InvalidBridge(f"{place_of(where, str(path))}: {why}")
 
 
-def _beside(path: Path, name: str) -> str:
-    """A file that is named in `path`: relative to that."""
+def _relative_to(path: Path, name: str) -> str:
+    """A file name in the settings file `path`: relative to its folder."""
     return name if not name or "://" in name else str(path.parent / Path(name).expanduser())
 
 
-def _below(path: Path, auth: AuthSettings) -> AuthSettings:
-    tokens = _beside(path, auth.tokens) if isinstance(auth.tokens, str) else auth.tokens
-    keys = _beside(path, auth.api_keys) if isinstance(auth.api_keys, str) else auth.api_keys
+def _with_paths(path: Path, auth: AuthSettings) -> AuthSettings:
+    tokens = _relative_to(path, auth.tokens) if isinstance(auth.tokens, str) else auth.tokens
+    keys = _relative_to(path, auth.api_keys) if isinstance(auth.api_keys, str) else auth.api_keys
     return replace(auth, tokens=tokens, api_keys=keys)

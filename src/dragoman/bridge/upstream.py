@@ -1,15 +1,15 @@
 """The agent behind a route, as a `Service`: one server, or several of the same agent.
 
-A server is connected when it is first needed, and again after that failed, so a bridge starts while its agents are away.
+A server is connected when it is first needed, and again after a failure, so a bridge starts while its agents are down.
 
-A call goes to the first server that is well. It goes on to the next one only where nothing can run twice: if the connection was
-refused before anything was sent, or if the operation only reads. A send that may have arrived is never sent to another server.
+A call goes to the first server that is available. It goes to the next one only if nothing can run twice: if the connection was refused
+before anything was sent, or if the operation only reads. A message that may have arrived is never sent to another server.
 
-After `breaker` failures in a row a server is not called for a while. In the background its card is read again, after 1 second, then
-2, 4 and so on up to 30. When that works, one call is let through. If it succeeds, all are. Nothing is checked in the background
-while a server is well.
+After `breaker` failures in a row a server is not called for a while (circuit breaker). In the background its card is read again, after
+1 second, then 2, 4 and so on up to 30. When that succeeds, one call is let through. If it succeeds, too, all are. Servers that work are not
+checked in the background.
 
-What the caller's own credentials have to do with it is in `credentials.py`.
+`credentials.py` has the credentials of callers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, suppress
-from typing import Any, Literal, Protocol
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Literal, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.bridge.answers import CancelCheck, StreamCheck, check_answer
-from dragoman.bridge.credentials import CallerAway, RouteCredentials, acting_for
+from dragoman.bridge.answers import CancelCheck, check_same_task
+from dragoman.bridge.credentials import NoCallerCredentials, RouteCredentials, with_credentials_of
 from dragoman.bridge.settings import UpstreamSettings
 from dragoman.client.client import Client, connect
 from dragoman.client.discover import AgentCache
@@ -63,37 +63,37 @@ logger = logging.getLogger("dragoman.bridge")
 _OPEN_SECONDS = 2.0
 """How long the start of a bridge waits for a card."""
 _LONGEST_PAUSE_SECONDS = 10.0
-"""Between two attempts to read it."""
+"""The longest pause between two attempts to read the card."""
 _READ_SECONDS = 60.0
 """How long an operation that only reads may take, unless the settings say otherwise."""
 _CARD_SECONDS = 300.0
 """After this time a card is read again, in the background, with the next call."""
 _SHORTEST_BREAK_SECONDS, _LONGEST_BREAK_SECONDS = 1.0, 30.0
 _TRIAL_SECONDS = 5.0
-"""How long other calls are refused while one shows whether the server is well. A message may take longer to be answered."""
+"""How long other calls are refused while a trial call shows whether the server works. After that, another trial may begin."""
 _QUEUE_SECONDS = 10.0
-"""How long a call waits for others to end."""
-_FAILOVER_PATIENCE_SECONDS = 2.0
+"""How long a call waits in the queue."""
+_FAILOVER_RESUME_SECONDS = 2.0
 """How long a broken stream is resumed on its server, if there is another one."""
 _READS = (GetTask, ListTasks, GetPushConfig, ListPushConfigs, GetExtendedCard)
 """Operations that change nothing."""
-_BEFORE_SENDING = (NotSent, CallerAway, SubjectRefused, CannotExchange)
-"""Errors that say nothing about the agent: it was not called."""
+_BEFORE_SENDING = (NotSent, NoCallerCredentials, SubjectRefused, CannotExchange)
+"""Errors of calls that were not sent, which say nothing about the server."""
 MAX_MESSAGE_CHARS = 2000
-"""Of the text of an error of an agent that is passed on."""
-_LEFT = "LEFT"
-"""The outcome of a call that nobody waited for."""
+"""Characters of an agent's error message that are passed on."""
+_ABANDONED = "LEFT"
+"""The outcome of a call whose caller did not wait for its end."""
 
 
 class NotCalled(Unavailable, NotSent):
-    """The agent was not called: there is too much to do, it is away, or there is no token for it."""
+    """The agent was not called: too many calls wait, it is down, or there is no token for it."""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class CardSignature(Struct, frozen=True, kw_only=True):
     """What is known of the signature of a card."""
 
     state: Literal["verified", "unchecked", "unsigned", "unknown"] = "unknown"
-    """`unchecked`: it is signed, and nobody said by whom it has to be. `unknown`: the card was not read yet."""
+    """`unchecked`: it is signed, and the settings do not say with which keys. `unknown`: the card was not read yet."""
     kid: str = ""
     algorithm: str = ""
 
@@ -101,16 +101,16 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class ServerHealth(Struct, frozen=True, kw_only=True):
     url: str
     host: str
-    """And port."""
+    """Host and port."""
     state: Literal["up", "down", "unknown"] = "unknown"
     breaker: Literal["closed", "half-open", "open"] = "closed"
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     error: str = ""
 
 
-class Health(Struct, frozen=True, kw_only=True):
-    """How an upstream is, for operators. It is up if one of its servers is."""
+class UpstreamHealth(Struct, frozen=True, kw_only=True):
+    """The health of an upstream, for operators. It is up if one of its servers is."""
 
     state: Literal["up", "down", "unknown"] = "unknown"
     error: str = ""
@@ -122,7 +122,7 @@ class Health(Struct, frozen=True, kw_only=True):
     servers: tuple[ServerHealth, ...] = ()
 
 
-class Observed(Protocol):
+class ObservedCall(Protocol):
     """One call of a server, as it is observed."""
 
     call: Call
@@ -131,15 +131,15 @@ class Observed(Protocol):
     def end(self, outcome: str) -> None: ...
 
 
-class Observer(Protocol):
+class UpstreamObserver(Protocol):
     """Who counts, traces and audits the calls of an upstream (`observe.instrument.InstrumentedUpstream`)."""
 
-    def begin(self, upstream: str, call: Call, operation: str, request: Request) -> Observed:
+    def begin(self, upstream: str, call: Call, operation: str, request: Request) -> ObservedCall:
         """A call of the server `upstream` (its host and port) begins."""
         ...
 
     def refuse(self, call: Call, operation: str, reason: str) -> None:
-        """No server was called: there is too much to do, or all are away."""
+        """No server was called: too many calls wait, or all servers are down."""
         ...
 
 
@@ -148,7 +148,7 @@ class Upstream:
 
     def __init__(self, settings: UpstreamSettings, *, name: str) -> None:
         self.settings, self.name = settings, name
-        self.observer: Observer | None = None
+        self.observer: UpstreamObserver | None = None
         self._credentials = RouteCredentials(settings.credentials, settings.certificate)
         guard = None if settings.allow_private else OutboundGuard()
         for url in (*settings.addresses, settings.signed_by):
@@ -157,20 +157,20 @@ class Upstream:
         several = len(settings.addresses) > 1
         streams: set[ResumableStream] = set()
         self._servers = [
-            _Server(url, settings, self._credentials.given, guard, streams, name=name, several=several)
+            _Server(url, settings, self._credentials.credential, guard, streams, name=name, several=several)
             for url in settings.addresses
         ]
         self._queue = _Queue(settings.concurrency)
         self._cancels = CancelCheck(name, self._ask)
-        self._reading: asyncio.Task[None] | None = None
+        self._card_task: asyncio.Task[None] | None = None
 
     # -- the agent ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Reads the card. If the agent is away, tries again in the background: a bridge starts in any case."""
+        """Read the card. If the agent is down, try again in the background: a bridge starts in any case."""
         tried = asyncio.Event()
-        self._reading = asyncio.create_task(self._read_card(tried), name=f"dragoman-upstream-{self.name}")
-        self._reading.add_done_callback(lambda _: tried.set())
+        self._card_task = asyncio.create_task(self._read_card(tried), name=f"dragoman-upstream-{self.name}")
+        self._card_task.add_done_callback(lambda _: tried.set())
         with suppress(TimeoutError):
             async with asyncio.timeout(_OPEN_SECONDS):
                 await tried.wait()
@@ -186,38 +186,38 @@ class Upstream:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._card_task is not None:
+            self._card_task.cancel()
+            await asyncio.gather(self._card_task, return_exceptions=True)
         await self._cancels.close()
         for server in self._servers:
             await server.close()
         await self._credentials.close()
 
     @property
-    def known(self) -> AgentCard | None:
+    def known_card(self) -> AgentCard | None:
         """Its card, as it was last read; None until then."""
-        return self._newest.known if self._newest is not None else None
+        return self._newest.known_card if self._newest is not None else None
 
     @property
-    def verdict(self) -> Verdict:
-        return self._newest.verdict if self._newest is not None else Verdict()
+    def signature(self) -> CardSignature:
+        return self._newest.signature if self._newest is not None else CardSignature()
 
     @property
     def _newest(self) -> _Server | None:
-        """The first server, in the order of the settings, whose card is known and that is well; else any that is known."""
+        """The first server, in the order of the settings, that is available and whose card is known; else any whose card is known."""
         if len(self._servers) == 1:  # read for every answer
             (server,) = self._servers
-            return server if server.known is not None else None
-        known = [server for server in self._servers if server.known is not None]
-        return next((server for server in known if not server.is_open), known[0] if known else None)
+            return server if server.known_card is not None else None
+        known = [server for server in self._servers if server.known_card is not None]
+        return next((server for server in known if not server.breaker_is_open), known[0] if known else None)
 
     async def card(self) -> AgentCard:
         """Its card. Raises `Unreachable`. A server that is not called for now is not asked for its card either."""
         first: A2AError | None = None
         for server in self._servers:
-            if server.is_open and server.known is None:
-                first = first or self._away()
+            if server.breaker_is_open and server.known_card is None:
+                first = first or self._not_available()
                 continue
             try:
                 connection = await server.connect()
@@ -228,14 +228,14 @@ class Upstream:
         assert first is not None
         raise first
 
-    def health(self) -> Health:
+    def health(self) -> UpstreamHealth:
         servers = tuple(server.health() for server in self._servers)
         states = {each.state for each in servers}
         state: Literal["up", "down", "unknown"] = (
             "up" if "up" in states else "down" if "down" in states else "unknown"
         )
         error = next((each.error for each in servers if each.error), "") if state == "down" else ""
-        return Health(
+        return UpstreamHealth(
             state=state,
             error=error,
             active=self._queue.active,
@@ -274,15 +274,15 @@ class Upstream:
         return self._credentials.per_caller
 
     def share_callers(self, secrets: SharedSecrets) -> None:
-        """The workers of a server remember callers together."""
+        """Share the credentials of callers with the other workers of this server."""
         self._credentials.share(secrets, self.name)
 
     def remember_caller(self, call: Call) -> None:
-        """A caller of the route was authenticated: what it showed may be needed to call the agent for it later."""
+        """Store the credentials of an authenticated caller: a durable task may need them later."""
         self._credentials.remember(call)
 
     async def wait_for_caller(self, call: Call) -> None:
-        """After `CallerAway`: wait until the caller has been here again."""
+        """After `NoCallerCredentials`: wait until the caller sends a request with credentials."""
         await self._credentials.wait_for_caller(call)
 
     # -- Service -----------------------------------------------------------------------------------------------
@@ -298,128 +298,123 @@ class Upstream:
         seconds = self.settings.timeout or (_READ_SECONDS if isinstance(request, _READS) else None)
         # A cancel does not wait for what it ends.
         if not self._queue.enter(at_once=isinstance(request, CancelTask)):
-            await self._wait_for_place(call, op)
+            await self._wait_in_queue(call, op)
         try:
             first: A2AError | None = None
-            for server in self._choose(call, op):
+            for server in self._servers_to_call(call, op):
                 attempt = _Attempt(server, self.observer, call, op, request)
                 try:
-                    with attempt, acting_for(attempt.call):
+                    with attempt, with_credentials_of(attempt.call):
                         client = await attempt.connect()
-                        if seconds is None:
+                        async with _limit(seconds, f"{server.url} did not answer within"):
                             result = await client.service.call(attempt.call, request)
-                        else:
-                            try:
-                                async with asyncio.timeout(seconds):
-                                    result = await client.service.call(attempt.call, request)
-                            except TimeoutError:
-                                late = f"{server.url} did not answer within {seconds:g} s"
-                                raise Unreachable(late) from None
-                        check_answer(request, result)
+                        check_same_task(request, result)
                         return result
                 except A2AError as error:
                     first = first or error
                     if attempt.sent and not _may_try_another(error, request):
                         break
-            assert first is not None
-            told = self._explain(call, first)
-            raise told from (first if told is not first else first.__cause__)
+            self._fail(call, first)
         finally:
             self._queue.leave()
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = (SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM).name
         if not self._queue.enter():
-            await self._wait_for_place(call, op)
+            await self._wait_in_queue(call, op)
         try:
             first: A2AError | None = None
-            for server in self._choose(call, op):
+            for server in self._servers_to_call(call, op):
                 attempt = _Attempt(server, self.observer, call, op, request)
                 try:
                     with attempt:
-                        with acting_for(attempt.call):
+                        with with_credentials_of(attempt.call):
                             client = await attempt.connect()
                         batches: Any = client.service.stream(attempt.call, request)
-                        check = StreamCheck(request)
                         async with aclosing(batches):
                             while (batch := await self._next(batches, attempt.call)) is not None:
-                                attempt.answered()
-                                batch, wrong = check.read(batch)
-                                if batch:
-                                    yield batch
-                                if wrong is not None:
-                                    raise wrong
-                                if check.is_over:
-                                    break
+                                attempt.record_answer()
+                                check_same_task(request, batch[0].event)
+                                yield batch
                     return
                 except A2AError as error:
                     first = first or error
                     if attempt.received or (attempt.sent and not _may_try_another(error, request)):
                         break
-            assert first is not None
-            told = self._explain(call, first)
-            raise told from (first if told is not first else first.__cause__)
+            self._fail(call, first)
         finally:
             self._queue.leave()
 
     async def _next(self, batches: Any, call: Call) -> Batch | None:
         """The next batch; None at the end. The context of the call is set for this step only."""
-        seconds, batch = self.settings.timeout, None
-        with acting_for(call):
-            if seconds is None:
-                batch = await anext(batches, None)
+        with with_credentials_of(call):
+            async with _limit(self.settings.timeout, f"nothing came from {self.name} for"):
+                batch: Batch | None = await anext(batches, None)
                 return batch
-            try:
-                async with asyncio.timeout(seconds):
-                    batch = await anext(batches, None)
-            except TimeoutError:
-                raise Unreachable(f"nothing came from {self.name} for {seconds:g} s") from None
-            return batch
 
     # -- internal ----------------------------------------------------------------------------------------------
 
-    async def _wait_for_place(self, call: Call, operation: str) -> None:
+    async def _wait_in_queue(self, call: Call, operation: str) -> None:
         try:
             await self._queue.wait(call)
         except NotCalled as error:
             self._refuse(call, operation, error)
             raise
 
-    def _choose(self, call: Call, operation: str) -> Sequence[_Server]:
+    def _servers_to_call(self, call: Call, operation: str) -> Sequence[_Server]:
         """The servers to call, in this order. Raises `NotCalled` if none may be called now."""
-        well = [server for server in self._servers if server.admits]
-        if not well:
-            error = self._away()
+        available = [server for server in self._servers if server.admits]
+        if not available:
+            error = self._not_available()
             self._refuse(call, operation, error)
             raise error
-        return well
+        return available
 
-    def _away(self) -> NotCalled:
+    def _not_available(self) -> NotCalled:
         wait = max(1.0, round(min(server.seconds_left for server in self._servers), 1))
-        return NotCalled("the agent behind this address is away", retry_after=wait)
+        return NotCalled("the agent behind this address is not available", retry_after=wait)
 
     def _refuse(self, call: Call, operation: str, error: A2AError) -> None:
         if self.observer is not None:
             self.observer.refuse(call, operation, error.reason)
 
+    def _fail(self, call: Call, first: A2AError | None) -> NoReturn:
+        """Raise the error of the first server that was called, as the caller may see it."""
+        assert first is not None
+        shown = self._explain(call, first)
+        raise shown from (first if shown is not first else first.__cause__)
+
     def _explain(self, call: Call, error: A2AError) -> A2AError:
-        """What the caller may know of an error. What went wrong with tokens is logged."""
+        """The error that the caller may see. Errors of tokens are logged."""
         if isinstance(error, CannotExchange):
             logger.error("%s: %s", self.name, error.message)
-            return NotCalled("no token can be had for the agent behind this address")
-        if isinstance(error, CallerAway) or not isinstance(error, Unauthenticated):
+            return NotCalled("no token could be obtained for the agent behind this address")
+        if isinstance(error, NoCallerCredentials) or not isinstance(error, Unauthenticated):
             return error
         if self._credentials.forget(call):
             logger.info("%s: %s", self.name, error.message)
-            return CallerAway("what you showed last is refused: send a request with new credentials")
+            return NoCallerCredentials("your last credentials were refused: send a request with new ones")
         if isinstance(error, SubjectRefused):
             logger.info("%s: %s", self.name, error.message)
             return Unauthenticated("your token cannot be exchanged for one of the agent behind this address")
         return error
 
 
+@asynccontextmanager
+async def _limit(seconds: float | None, late: str) -> AsyncIterator[None]:
+    """Raise `Unreachable` if the block takes longer than `seconds`; None: no limit."""
+    if seconds is None:
+        yield
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{late} {seconds:g} s") from None
+
+
 def _may_try_another(error: A2AError, request: Request) -> bool:
-    """True if another server may get the request: this one has not got it, or it changes nothing."""
+    """True if another server may get the request: this server has not got it, or it only reads."""
     if isinstance(error, TokenUnavailable):
         return False  # it is the same for all servers
     if isinstance(error, NotSent):
@@ -428,26 +423,26 @@ def _may_try_another(error: A2AError, request: Request) -> bool:
 
 
 def _is_failure(error: A2AError) -> bool:
-    """True if the error says that the server is not well. Errors of an agent are answers."""
+    """True if the error means that the server does not work. Errors of the agent itself are answers."""
     if isinstance(error, Unreachable):
         return not isinstance(error, Rejected | AnswerTooLarge | TokenUnavailable)
     return isinstance(error, Unavailable) and error.retry_after is None
 
 
 class _Attempt:
-    """One call of one server: it is observed, uses the connection, and shows whether the server is well."""
+    """One call of one server: it is observed, uses the connection, and shows whether the server works."""
 
-    __slots__ = ("_connection", "_observed", "_server", "_tries", "call", "received")
+    __slots__ = ("_connection", "_observed", "_server", "_is_trial", "call", "received")
 
     def __init__(
-        self, server: _Server, observer: Observer | None, call: Call, operation: str, request: Request
+        self, server: _Server, observer: UpstreamObserver | None, call: Call, operation: str, request: Request
     ) -> None:
         self._server = server
         self._observed = None if observer is None else observer.begin(server.host, call, operation, request)
         self.call = call if self._observed is None else self._observed.call
-        """The call as it is to be sent."""
+        """The call to send."""
         self._connection: _Connection | None = None
-        self._tries = server.begin_trial()
+        self._is_trial = server.begin_trial()
         self.received = False
         """The server has answered."""
 
@@ -462,10 +457,10 @@ class _Attempt:
         self._connection = connection
         return connection.client
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         if not self.received:
             self.received = True
-            self._server.succeeded()
+            self._server.record_success()
 
     def __enter__(self) -> None:
         pass
@@ -475,14 +470,14 @@ class _Attempt:
         if isinstance(error, A2AError):
             outcome = error.reason
         elif error is not None:
-            outcome = _LEFT
+            outcome = _ABANDONED
         if self._connection is not None:
             self._connection.leave()
             if error is None:
-                server.succeeded()
+                server.record_success()
             elif isinstance(error, A2AError):
-                server.judge(error)
-        if self._tries:
+                server.record_error(error)
+        if self._is_trial:
             server.end_trial()
         if self._observed is not None:
             self._observed.end(outcome)
@@ -509,7 +504,7 @@ class _Connection:
 
 
 class _Server:
-    """One server of an agent: its connection, and whether it is well."""
+    """One server of an agent: its connection, and whether it is available."""
 
     def __init__(
         self,
@@ -524,8 +519,8 @@ class _Server:
     ) -> None:
         self.url, self.name = url, name
         self.host = urlsplit(url).netloc
-        self.known: AgentCard | None = None
-        self.verdict = Verdict()
+        self.known_card: AgentCard | None = None
+        self.signature = CardSignature()
         self._settings, self._credentials, self._guard = settings, credentials, guard
         self._streams = streams
         """The open streams of all connections to all servers of the agent."""
@@ -533,10 +528,10 @@ class _Server:
         silence = min(Policy().silence, settings.timeout or Policy().silence)
         self._policy = Policy(attempts=attempts, silence=silence, stalled=settings.stalled)
         if several:
-            self._policy = replace(self._policy, patience=_FAILOVER_PATIENCE_SECONDS)
+            self._policy = replace(self._policy, patience=_FAILOVER_RESUME_SECONDS)
         self._connection: _Connection | None = None
         self._opening: asyncio.Task[_Connection] | None = None
-        """Opens the connection, for all who want it."""
+        """Opens the connection, for all calls that wait for it."""
         self._refreshing: asyncio.Task[None] | None = None
         """Reads the card again, because it is old."""
         self._checking: asyncio.Task[None] | None = None
@@ -547,7 +542,7 @@ class _Server:
         self._break_seconds = _SHORTEST_BREAK_SECONDS
         self._retry_at = 0.0
         self._trial_ends = 0.0
-        """While the breaker is half open, one call is let through. Until then it is waited for."""
+        """While the breaker is half open, one call is let through. Until this time no other is."""
 
     # -- connection --------------------------------------------------------------------------------------------
 
@@ -556,7 +551,7 @@ class _Server:
         while (connection := self._connection) is None:
             if begins := self._opening is None:
                 self._opening = asyncio.create_task(self._open_first())
-                self._opening.add_done_callback(self._opened)
+                self._opening.add_done_callback(self._forget_opening)
             assert self._opening is not None
             try:
                 return await asyncio.shield(self._opening)
@@ -574,12 +569,12 @@ class _Server:
             connection = await self._open()
         except A2AError as error:
             if not isinstance(error, TokenUnavailable):
-                self._failed(error)
+                self._record_failure(error)
             raise
-        self.succeeded()
+        self.record_success()
         return connection
 
-    def _opened(self, opening: asyncio.Task[_Connection]) -> None:
+    def _forget_opening(self, opening: asyncio.Task[_Connection]) -> None:
         self._opening = None
         if not opening.cancelled():
             opening.exception()  # those who waited for it know
@@ -607,13 +602,15 @@ class _Server:
         self._connection = _Connection(client)
         if before is not None:
             before.replace()
-        self.known = found.card
+        self.known_card = found.card
         if found.verified is not None:
-            self.verdict = Verdict(
+            self.signature = CardSignature(
                 state="verified", kid=found.verified.kid, algorithm=found.verified.algorithm
             )
         else:
-            self.verdict = Verdict(state="unchecked" if found.document.get("signatures") else "unsigned")
+            self.signature = CardSignature(
+                state="unchecked" if found.document.get("signatures") else "unsigned"
+            )
         return self._connection
 
     async def _refresh(self, connection: _Connection) -> None:
@@ -637,7 +634,7 @@ class _Server:
     # -- health ------------------------------------------------------------------------------------------------
 
     @property
-    def is_open(self) -> bool:
+    def breaker_is_open(self) -> bool:
         return self._breaker == "open"
 
     @property
@@ -667,7 +664,7 @@ class _Server:
         )
 
     def begin_trial(self) -> bool:
-        """True if this call is the one that is let through, and shows whether others may be; then `end_trial`."""
+        """True if the breaker is half open, and this call is the trial; call `end_trial` after it."""
         if self._breaker != "half-open":
             return False
         self._trial_ends = time.monotonic() + _TRIAL_SECONDS
@@ -676,29 +673,29 @@ class _Server:
     def end_trial(self) -> None:
         self._trial_ends = 0.0
 
-    def judge(self, error: A2AError) -> None:
-        """What an error of a call says about the server."""
+    def record_error(self, error: A2AError) -> None:
+        """Count an error of a call: as a failure of the server, or as an answer."""
         if _is_failure(error):
-            self._failed(error)
+            self._record_failure(error)
         elif not isinstance(error, _BEFORE_SENDING):
-            self.succeeded()
+            self.record_success()
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         if self._breaker == "closed" and not self._error:
             return
         if self._breaker != "closed":
-            logger.info("%s: %s is well again", self.name, self.host)
+            logger.info("%s: %s works again", self.name, self.host)
         self._failures, self._error, self._breaker = 0, "", "closed"
         self._break_seconds = _SHORTEST_BREAK_SECONDS
 
-    def _failed(self, error: A2AError) -> None:
+    def _record_failure(self, error: A2AError) -> None:
         self._failures += 1
         self._error = error.message
         limit = self._settings.breaker
         if limit and (self._breaker == "half-open" or self._failures >= limit):
-            self._break()
+            self._open_breaker()
 
-    def _break(self) -> None:
+    def _open_breaker(self) -> None:
         if self._breaker != "open":
             logger.warning(
                 "%s: %s failed %d times in a row and is not called for now: %s",
@@ -707,10 +704,10 @@ class _Server:
         self._breaker = "open"
         self._retry_at = time.monotonic() + self._break_seconds
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check_until_well())
+            self._checking = asyncio.create_task(self._check_until_available())
 
-    async def _check_until_well(self) -> None:
-        """Read the card again until it can be read. Then one call may try."""
+    async def _check_until_available(self) -> None:
+        """Read the card again until that succeeds. Then the breaker is half open."""
         while self._breaker == "open":
             await asyncio.sleep(self.seconds_left)
             self._break_seconds = min(self._break_seconds * 2, _LONGEST_BREAK_SECONDS)
@@ -724,7 +721,7 @@ class _Server:
 
 
 class _Queue:
-    """At most `limit` calls at a time, and as many that wait. None: no limit."""
+    """At most `limit` calls run at a time, and as many wait. None: no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -736,7 +733,7 @@ class _Queue:
         return len(self._waiting)
 
     def enter(self, *, at_once: bool = False) -> bool:
-        """Take a place, if there is one, or `at_once`. Then `leave`."""
+        """Take a place if one is free, or in any case with `at_once`. Call `leave` after it."""
         if self.is_full and not at_once:
             return False
         self.active += 1
@@ -747,8 +744,8 @@ class _Queue:
         return self._limit is not None and (self.active >= self._limit or bool(self._waiting))
 
     async def wait(self, call: Call) -> None:
-        """Wait for a place, and take it. Raises `NotCalled` if there are too many that wait, or it takes too long."""
-        full = NotCalled("the agent behind this address has as much to do as it may", retry_after=1)
+        """Wait for a place, and take it. Raises `NotCalled` if too many calls wait, or it takes too long."""
+        full = NotCalled("the agent behind this address is busy: too many calls are running", retry_after=1)
         if len(self._waiting) >= (self._limit or 0):
             raise full
         place = asyncio.get_running_loop().create_future()
@@ -766,7 +763,7 @@ class _Queue:
 
     def _give_up(self, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
-            self.leave()  # it was given to us in this moment
+            self.leave()  # this call had just got the place
         else:
             self._waiting.remove(place)
 

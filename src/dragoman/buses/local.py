@@ -42,9 +42,8 @@ class LocalBus:
         self._listeners.clear()
 
     def wake(self, topic: str, records: Sequence[Record] = ()) -> None:
-        for woken in tuple(
-            self._listeners.get(topic, ())
-        ):  # a copy: a listener may unsubscribe when it is called
+        # A copy, because a listener may unsubscribe when it is called.
+        for woken in tuple(self._listeners.get(topic, ())):
             try:
                 woken(records)
             except Exception:

@@ -13,14 +13,20 @@ from typing import Any
 
 from dragoman.buses.local import RemoteBus
 from dragoman.errors import Unavailable
-from dragoman.stores.postgres.address import CONFUSED, GONE, Connection, PostgresAddress, PostgresError
+from dragoman.stores.postgres.address import (
+    BROKEN_CONNECTION_ERRORS,
+    UNAVAILABLE_ERRORS,
+    Connection,
+    PostgresAddress,
+    PostgresError,
+)
 
 CHANNEL = "dragoman"
 _NOTIFY = f"select pg_notify('{CHANNEL}', n) from unnest($1::text[]) as n"
 _PING_SECONDS = 15.0
 """Without topics to send, after which the connection is checked."""
 
-_BROKEN = (*GONE, *CONFUSED, PostgresError)
+_BROKEN = (*UNAVAILABLE_ERRORS, *BROKEN_CONNECTION_ERRORS, PostgresError)
 
 _log = logging.getLogger("dragoman.buses")
 
@@ -39,7 +45,7 @@ class PostgresBus(RemoteBus):
                 db = await self._connect()
                 break
             except _BROKEN as error:
-                if time.monotonic() > deadline or not isinstance(error, GONE):
+                if time.monotonic() > deadline or not isinstance(error, UNAVAILABLE_ERRORS):
                     raise Unavailable(f"the bus cannot connect to the database: {error}") from error
                 await asyncio.sleep(0.1)
         self._start_sending(self._send_topics(db))

@@ -6,11 +6,17 @@ It is a layer above the server, the client and the stores: none of them imports 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from dragoman.catalogue.catalogue import Catalogue
-from dragoman.catalogue.entry import BRIDGE, MAX_DESCRIPTION, Health
-from dragoman.catalogue.publish import Published
-from dragoman.catalogue.registered import CHECK_INTERVAL, RegisteredAgents, check_name, check_url
+from dragoman.catalogue.catalogue import CatalogueSearch
+from dragoman.catalogue.entry import BRIDGE, MAX_DESCRIPTION_CHARACTERS, AgentHealth
+from dragoman.catalogue.publish import PublishedCatalogue
+from dragoman.catalogue.registered_agents import (
+    CHECK_INTERVAL_SECONDS,
+    RegisteredAgents,
+    check_name,
+    check_url,
+)
 from dragoman.catalogue.sources import MountSource, Source
 from dragoman.client.signature import UNKNOWN, UNSIGNED, VALID
 from dragoman.engine.protocols import Store
@@ -19,9 +25,10 @@ from dragoman.push.guard import Guard
 from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
 
-__all__ = ["AgentCatalogue", "open_catalogue"]
+__all__ = ["AgentCatalogue"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class AgentCatalogue:
     """The catalogue of a server of agents (`dragoman serve --catalogue`): a `ServerCatalogue`.
 
@@ -29,32 +36,29 @@ class AgentCatalogue:
     `allow_private`: registered agents may be at private addresses. `interval`: seconds between two checks of one.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        agents: Mapping[str, str] | None = None,
-        allow_private: bool = False,
-        interval: float = CHECK_INTERVAL,
-    ) -> None:
-        for each, url in (agents or {}).items():
-            check_name(each)
-            check_url(url)
-        self._name, self._agents = name, agents
-        self._allow_private, self._interval = allow_private, interval
+    name: str = ""
+    agents: Mapping[str, str] | None = None
+    allow_private: bool = False
+    interval: float = CHECK_INTERVAL_SECONDS
 
-    def open(self, parts: ServerParts) -> Published:
-        return open_catalogue(
-            parts.store,
-            mount_sources(parts),
-            name=self._name,
-            agents=self._agents,
-            allow_private=self._allow_private,
-            interval=self._interval,
+    def __post_init__(self) -> None:
+        for name, url in (self.agents or {}).items():
+            check_name(name)
+            check_url(url)
+
+    def open(self, parts: ServerParts) -> PublishedCatalogue:
+        return self.publish(parts.store, mount_sources(parts))
+
+    def publish(self, store: Store, sources: Sequence[Source]) -> PublishedCatalogue:
+        """The catalogue of a server with these sources. Its registered agents are in the store."""
+        guard = Guard(allow_private=self.allow_private, http=True)
+        registered = RegisteredAgents(store.catalogue, guard, interval=self.interval)
+        return PublishedCatalogue(
+            CatalogueSearch(store.catalogue, sources, registered, settings=self.agents), name=self.name
         )
 
 
-_VERDICTS = {"verified": VALID, "unsigned": UNSIGNED, "unchecked": UNKNOWN}
+_SIGNATURES = {"verified": VALID, "unsigned": UNSIGNED, "unchecked": UNKNOWN}
 """What a bridge says of the signature of an agent's card, in the words of the catalogue."""
 
 
@@ -62,29 +66,13 @@ def mount_sources(parts: ServerParts) -> Sequence[Source]:
     """The agents of a server, and those behind its bridges, with the health that the bridge knows of."""
     bridged = parts.bridged
 
-    def health(mount: Mount) -> Health:
+    def health(mount: Mount) -> AgentHealth:
         found = bridged[mount.agent].upstream.health()
-        return Health(state=found.state, error=shorten(found.error, MAX_DESCRIPTION))
+        return AgentHealth(state=found.state, error=shorten(found.error, MAX_DESCRIPTION_CHARACTERS))
 
     def signature(mount: Mount) -> str:
-        return _VERDICTS.get(bridged[mount.agent].upstream.verdict.state, UNKNOWN)
+        return _SIGNATURES.get(bridged[mount.agent].upstream.signature.state, UNKNOWN)
 
     own = [mount for mount in parts.mounts if mount.agent not in bridged]
     others = [mount for mount in parts.mounts if mount.agent in bridged]
     return [MountSource(own), MountSource(others, kind=BRIDGE, health=health, signature=signature)]
-
-
-def open_catalogue(
-    store: Store,
-    sources: Sequence[Source],
-    *,
-    name: str = "",
-    agents: Mapping[str, str] | None = None,
-    allow_private: bool = False,
-    interval: float = CHECK_INTERVAL,
-) -> Published:
-    """The catalogue of a server with these sources. Its registered agents are in the store."""
-    registered = RegisteredAgents(
-        store.catalogue, Guard(allow_private=allow_private, http=True), interval=interval
-    )
-    return Published(Catalogue(store.catalogue, sources, registered, settings=agents), name=name)

@@ -11,29 +11,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dragoman.catalogue.entry import Entry, search_text
-from dragoman.catalogue.registered import NotRegistered, RegisteredAgents
-from dragoman.catalogue.sources import Source, Viewer
+from dragoman.catalogue.registered_agents import RegisteredAgents
+from dragoman.catalogue.sources import CatalogueViewer, Source
 from dragoman.engine.protocols import CatalogueStore
 from dragoman.errors import RateLimited
+from dragoman.server.routes import NotFound
 
 MAX_SEARCHES = 64
 """Searches at a time; more are refused."""
-_DAY = 86_400.0
-_IN_USE, _UNUSED = _DAY, 7 * _DAY
-"""How often a text that is in use is stored again, and when one that is not in use is deleted."""
+_DAY_SECONDS = 86_400.0
+_STORE_AGAIN_SECONDS, _DELETE_SECONDS = _DAY_SECONDS, 7 * _DAY_SECONDS
+"""After how long a text that is used is stored again, and a text that is not used is deleted."""
 
 
-_TEXTS_AT_ONCE = 25
-"""Texts in one transaction, which other work of the process waits for."""
+_BATCH_TEXTS = 25
+"""Texts in one transaction. Other work of the process waits for it."""
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     entry: Entry
     score: float
     """From 0 to 1."""
 
 
-class Catalogue:
+class CatalogueSearch:
     def __init__(
         self,
         store: CatalogueStore,
@@ -41,39 +42,39 @@ class Catalogue:
         registered: RegisteredAgents,
         *,
         settings: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`settings`: the agents that the settings register, by name and URL; None: leave those of the store as they are."""
-        self._store, self._sources, self._clock = store, tuple(sources), clock
+        self._store, self._sources, self._settings = store, tuple(sources), settings
         self.registered = registered
-        self._settings = settings
         self._stored: dict[str, float] = {}
         """When texts were last stored, by digest."""
         self._searches = 0
-        self._tidying: asyncio.Task[None] | None = None
+        self._deleting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         if self._settings is not None:
-            await self.registered.take_settings(self._settings)
+            await self.registered.apply_settings(self._settings)
         self.registered.start()
-        self._tidying = asyncio.create_task(self._tidy(), name="dragoman-catalogue-tidy")
+        self._deleting = asyncio.create_task(self._delete_unused_texts(), name="dragoman-catalogue-tidy")
 
     async def stop(self) -> None:
-        if self._tidying is not None:
-            self._tidying.cancel()
-            await asyncio.gather(self._tidying, return_exceptions=True)
-            self._tidying = None
+        if self._deleting is not None:
+            self._deleting.cancel()
+            await asyncio.gather(self._deleting, return_exceptions=True)
+            self._deleting = None
         await self.registered.stop()
 
-    async def list(self, viewer: Viewer) -> Sequence[Entry]:
+    async def list(self, viewer: CatalogueViewer) -> Sequence[Entry]:
         """All that the viewer may see, by name; agents of this server before others of the same name."""
         found: list[Entry] = []
         for source in self._sources:
             found += await source.entries(viewer)
-        found += await self.registered.entries(viewer)  # last: by now it is known who looks
+        found += await self.registered.entries(
+            viewer
+        )  # last: the other sources have authenticated the viewer
         return sorted(found, key=lambda entry: (entry.name, bool(entry.url), entry.tenant))
 
-    async def search(self, viewer: Viewer, text: str) -> Sequence[Found]:
+    async def search(self, viewer: CatalogueViewer, text: str) -> Sequence[Match]:
         """What matches, best first; without words to search, everything by name. Raises `RateLimited`."""
         if self._searches >= MAX_SEARCHES:
             raise RateLimited("too many searches at a time", retry_after=1)
@@ -81,45 +82,47 @@ class Catalogue:
         try:
             entries = await self.list(viewer)
             if not text.strip():
-                return [Found(entry, 1.0) for entry in entries]
+                return [Match(entry, 1.0) for entry in entries]
             by_digest: dict[str, list[Entry]] = {}
             for entry in entries:
                 by_digest.setdefault(entry.digest, []).append(entry)
             await self._store_texts(by_digest)
             ranked = await self._store.search(text, list(by_digest), limit=len(by_digest))
-            found = [Found(entry, score) for digest, score in ranked for entry in by_digest[digest]]
+            found = [Match(entry, score) for digest, score in ranked for entry in by_digest[digest]]
             return sorted(found, key=lambda each: (-round(each.score, 6), each.entry.name))
         finally:
             self._searches -= 1
 
-    async def find(self, viewer: Viewer, matches: Callable[[Entry], bool]) -> Entry:
-        """The first entry that matches. Raises `NotRegistered`, also for what the viewer may not see."""
+    async def find(self, viewer: CatalogueViewer, matches: Callable[[Entry], bool]) -> Entry:
+        """The first entry that matches. Raises `NotFound`, also for what the viewer may not see."""
         for entry in await self.list(viewer):
             if matches(entry):
                 return entry
-        raise NotRegistered("there is no such agent in the catalogue")
+        raise NotFound("there is no such agent in the catalogue")
 
     async def _store_texts(self, entries: Mapping[str, Sequence[Entry]]) -> None:
-        now = self._clock()
+        now = time.time()
         missing = {
             digest: search_text(some[0].name, some[0].description)
             for digest, some in entries.items()
-            if now - self._stored.get(digest, 0.0) > _IN_USE
+            if now - self._stored.get(digest, 0.0) > _STORE_AGAIN_SECONDS
         }
         if missing:
-            self._stored = {digest: at for digest, at in self._stored.items() if now - at <= _IN_USE}
+            self._stored = {
+                digest: at for digest, at in self._stored.items() if now - at <= _STORE_AGAIN_SECONDS
+            }
         digests = list(missing)
-        for start in range(0, len(digests), _TEXTS_AT_ONCE):
-            batch = {digest: missing[digest] for digest in digests[start : start + _TEXTS_AT_ONCE]}
+        for start in range(0, len(digests), _BATCH_TEXTS):
+            batch = {digest: missing[digest] for digest in digests[start : start + _BATCH_TEXTS]}
             await self._store.put_texts(batch, now)
             self._stored |= dict.fromkeys(batch, now)
 
-    async def _tidy(self) -> None:
+    async def _delete_unused_texts(self) -> None:
         """Delete texts that nobody uses."""
         while True:
             try:
-                while await self._store.forget_texts(self._clock() - _UNUSED):
+                while await self._store.forget_texts(time.time() - _DELETE_SECONDS):
                     pass
-            except Exception:  # the store is away, and has said so in the log
+            except Exception:  # the store is down, and has logged it
                 pass
-            await asyncio.sleep(_DAY)
+            await asyncio.sleep(_DAY_SECONDS)

@@ -1,6 +1,6 @@
 """One agent of the catalogue, as it is shown and searched.
 
-A card may come from anybody. What is taken from it is text on one line, without control characters, and short.
+A card may come from anybody. Its texts are shortened to one line without control characters.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from dragoman.observe.terminal import shorten
 AGENT, BRIDGE, REGISTERED = "agent", "bridge", "registered"
 """Where an entry comes from: an agent of this server, one behind a bridge, or a URL that the operator registered."""
 UP, DOWN = "up", "down"
-"""Of `Health.state`; the third is `unknown`."""
+"""Values of `AgentHealth.state`; the third is `unknown`."""
 
-MAX_NAME, MAX_DESCRIPTION, MAX_VERSION, MAX_TAG, MAX_EXAMPLE = 100, 600, 50, 40, 200
+(
+    MAX_NAME_CHARACTERS,
+    MAX_DESCRIPTION_CHARACTERS,
+    MAX_VERSION_CHARACTERS,
+    MAX_TAG_CHARACTERS,
+    MAX_EXAMPLE_CHARACTERS,
+) = 100, 600, 50, 40, 200
 MAX_SKILLS, MAX_TAGS, MAX_EXAMPLES, MAX_INTERFACES = 50, 30, 10, 12
-MAX_SKILL_DESCRIPTION = 200
-_MAX_LOOKED_AT = 2000
-"""Tags, examples or interfaces of a card that are looked at: most of them may be the same."""
+MAX_SKILL_DESCRIPTION_CHARACTERS = 200
+_MAX_READ_ITEMS = 2000
+"""How many tags, examples or interfaces of a card are read. A card may repeat the same ones."""
 
 
 class SkillSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,13 +55,13 @@ class Description(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`1.0 JSONRPC`: the versions and bindings that it offers."""
 
 
-class Health(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str = "unknown"
     """`up`, `down` or `unknown`."""
     checked: str = ""
-    """When somebody last looked."""
+    """When it was last checked."""
     since: str = ""
-    """Since when the state is what it is."""
+    """When the state last changed."""
     error: str = ""
     ms: int | None = None
     """How long the last answer took."""
@@ -75,12 +81,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Where the card of an agent elsewhere was found; empty if it was not."""
     private: bool = False
     """Not for everybody."""
-    health: Health = Health()
+    health: AgentHealth = AgentHealth()
     signature: str = UNKNOWN
     """`valid`, `invalid`, `unsigned` or `unknown`."""
     description: Description
     digest: str
-    """Stands for the text that is searched."""
+    """The digest of the text that is searched."""
     added: str = ""
 
     @property
@@ -88,9 +94,9 @@ class Entry(Struct, frozen=True, kw_only=True):
         return self.description.name or self.name
 
 
-def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
+def _unique_lines(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    for text in islice(texts, _MAX_LOOKED_AT):
+    for text in islice(texts, _MAX_READ_ITEMS):
         if line := shorten(text, limit):
             found[line] = None
         if len(found) >= count:
@@ -101,24 +107,28 @@ def _some(texts: Iterable[str], count: int, limit: int) -> tuple[str, ...]:
 def describe(card: AgentCard) -> Description:
     skills = card.skills[:MAX_SKILLS]
     return Description(
-        name=shorten(card.name, MAX_NAME),
-        description=shorten(card.description, MAX_DESCRIPTION),
-        version=shorten(card.version, MAX_VERSION),
-        provider=shorten(card.provider.organization, MAX_NAME) if card.provider is not None else "",
-        tags=_some((tag for skill in skills for tag in skill.tags), MAX_TAGS, MAX_TAG),
+        name=shorten(card.name, MAX_NAME_CHARACTERS),
+        description=shorten(card.description, MAX_DESCRIPTION_CHARACTERS),
+        version=shorten(card.version, MAX_VERSION_CHARACTERS),
+        provider=shorten(card.provider.organization, MAX_NAME_CHARACTERS)
+        if card.provider is not None
+        else "",
+        tags=_unique_lines((tag for skill in skills for tag in skill.tags), MAX_TAGS, MAX_TAG_CHARACTERS),
         skills=tuple(
             SkillSummary(
-                id=shorten(skill.id, MAX_NAME),
-                name=shorten(skill.name, MAX_NAME),
-                description=shorten(skill.description, MAX_SKILL_DESCRIPTION),
+                id=shorten(skill.id, MAX_NAME_CHARACTERS),
+                name=shorten(skill.name, MAX_NAME_CHARACTERS),
+                description=shorten(skill.description, MAX_SKILL_DESCRIPTION_CHARACTERS),
             )
             for skill in skills
         ),
-        examples=_some((text for skill in skills for text in skill.examples), MAX_EXAMPLES, MAX_EXAMPLE),
-        interfaces=_some(
+        examples=_unique_lines(
+            (text for skill in skills for text in skill.examples), MAX_EXAMPLES, MAX_EXAMPLE_CHARACTERS
+        ),
+        interfaces=_unique_lines(
             (f"{each.protocol_version} {each.protocol_binding}" for each in card.supported_interfaces),
             MAX_INTERFACES,
-            MAX_TAG,
+            MAX_TAG_CHARACTERS,
         ),
     )
 

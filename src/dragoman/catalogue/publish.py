@@ -1,4 +1,4 @@
-"""The catalogue as others read it. Two drafts are published, both still move, and this is the only module that writes them
+"""The catalogue over HTTP. It follows two drafts, which still change. Only this module writes their documents
 (`client/catalogue.py` reads them).
 
 AI Catalog, specVersion 1.0, the draft of October 2026 (github.com/Agent-Card/ai-catalog, specification/ai-catalog.md):
@@ -11,7 +11,7 @@ Agentic Resource Discovery (ARD) v0.91 of 26 August 2026 (github.com/ards-projec
     POST /catalogue/search                 ranked; `federation` has no effect: no other registry is asked
     GET  /catalogue/agents/{identifier}    one entry
     GET  /catalogue/agents                 all entries, by name
-    POST /catalogue/explore                how many of what there are
+    POST /catalogue/explore                how many entries have which values
 
 Where the two contradict each other, each document follows its own draft. An agent elsewhere that is only listed here may not have an
 identifier `urn:air:` in an AI Catalog, and has to have one in ARD. A name is left to the card in an AI Catalog, and required in ARD.
@@ -29,15 +29,15 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.catalogue.catalogue import Catalogue, Found
+from dragoman.catalogue.catalogue import CatalogueSearch, Match
 from dragoman.catalogue.entry import Entry
-from dragoman.catalogue.registered import NotRegistered
-from dragoman.catalogue.sources import Viewer
+from dragoman.catalogue.sources import CatalogueViewer
 from dragoman.client.catalogue import A2A_CARD, AI_CATALOG, ARD, METADATA, REGISTRY
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest, RateLimited, Unauthenticated, Unavailable
 from dragoman.server.app import CATALOGUE_PATH
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header
+from dragoman.server.routes import NotFound
 
 SPEC_VERSION = "1.0"
 CATALOG_TYPE = "application/ai-catalog+json"
@@ -45,7 +45,7 @@ CARD_PATH = "/.well-known/agent-card.json"
 DEFAULT_PAGE, DEFAULT_LIST, MAX_PAGE = 10, 20, 100
 DEFAULT_BUCKETS, MAX_BUCKETS, MAX_FACETS = 20, 100, 16
 MAX_DOCUMENT_ENTRIES = 2000
-MAX_QUERY = 1000
+MAX_QUERY_CHARACTERS = 1000
 _MAX_FILTERS, _MAX_VALUES = 16, 100
 
 _IDENTIFIER = re.compile(r"urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+")
@@ -65,7 +65,7 @@ _CODES = {
 T = TypeVar("T")
 
 
-class Place:
+class ServerAddress:
     """Where a client sees this server: `base` has no slash at its end."""
 
     def __init__(self, base: str) -> None:
@@ -89,7 +89,7 @@ class Place:
 # -- AI Catalog --------------------------------------------------------------------------------------------------------
 
 
-def ai_catalog(entries: Sequence[Entry], place: Place, name: str = "") -> dict[str, Any]:
+def ai_catalog(entries: Sequence[Entry], place: ServerAddress, name: str = "") -> dict[str, Any]:
     host = {"displayName": name or place.publisher, "identifier": place.publisher}
     return {
         "specVersion": SPEC_VERSION,
@@ -98,7 +98,7 @@ def ai_catalog(entries: Sequence[Entry], place: Place, name: str = "") -> dict[s
     }
 
 
-def ai_catalog_entry(entry: Entry, place: Place) -> dict[str, Any]:
+def ai_catalog_entry(entry: Entry, place: ServerAddress) -> dict[str, Any]:
     """Without name, description and version: the card has them."""
     identifier = place.identifier(entry)
     if entry.url:  # we list it and did not publish it
@@ -113,7 +113,7 @@ def ai_catalog_entry(entry: Entry, place: Place) -> dict[str, Any]:
 # -- ARD ---------------------------------------------------------------------------------------------------------------
 
 
-def ard_manifest(entries: Sequence[Entry], place: Place, name: str = "") -> dict[str, Any]:
+def ard_manifest(entries: Sequence[Entry], place: ServerAddress, name: str = "") -> dict[str, Any]:
     registry = {
         "identifier": f"urn:air:{place.publisher}:registry:catalogue",
         "displayName": f"Catalogue of {name or place.publisher}",
@@ -129,7 +129,7 @@ def ard_manifest(entries: Sequence[Entry], place: Place, name: str = "") -> dict
     }
 
 
-def ard_entry(entry: Entry, place: Place) -> dict[str, Any]:
+def ard_entry(entry: Entry, place: ServerAddress) -> dict[str, Any]:
     about = entry.description
     out: dict[str, Any] = {
         "identifier": place.identifier(entry),
@@ -147,7 +147,7 @@ def ard_entry(entry: Entry, place: Place) -> dict[str, Any]:
 
 
 def metadata(entry: Entry) -> dict[str, Any]:
-    """What no draft has a member for."""
+    """Facts for which no draft has a member."""
     out: dict[str, Any] = {
         "kind": entry.kind,
         "health": entry.health.state,
@@ -160,7 +160,7 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 class Query(Struct, forbid_unknown_fields=True):
-    text: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARACTERS)]
     filter: dict[str, str | list[str]] = {}
     context: Any = msgspec.field(default=None, name="@context")
 
@@ -173,7 +173,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExploreQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    text: Annotated[str, Meta(max_length=MAX_QUERY)] = ""
+    text: Annotated[str, Meta(max_length=MAX_QUERY_CHARACTERS)] = ""
     filter: dict[str, str | list[str]] = {}
     context: Any = msgspec.field(default=None, name="@context")
 
@@ -193,7 +193,7 @@ class ExploreRequest(Struct, forbid_unknown_fields=True):
     query: ExploreQuery = ExploreQuery()
 
 
-_FILTERS: dict[str, Callable[[Entry, Place], Sequence[str]]] = {
+_FILTERS: dict[str, Callable[[Entry, ServerAddress], Sequence[str]]] = {
     "identifier": lambda entry, place: [place.identifier(entry)],
     "displayName": lambda entry, place: [entry.title],
     "type": lambda entry, place: [A2A_CARD],
@@ -210,9 +210,9 @@ _FILTERS: dict[str, Callable[[Entry, Place], Sequence[str]]] = {
 }
 
 
-def read_filter(given: Mapping[str, str | list[str]]) -> Callable[[Entry, Place], bool]:
+def read_filter(given: Mapping[str, str | list[str]]) -> Callable[[Entry, ServerAddress], bool]:
     """Values of one key are alternatives; all keys have to match. Raises `InvalidParams`."""
-    wanted: list[tuple[Callable[[Entry, Place], Sequence[str]], frozenset[str]]] = []
+    wanted: list[tuple[Callable[[Entry, ServerAddress], Sequence[str]], frozenset[str]]] = []
     if len(given) > _MAX_FILTERS:
         raise InvalidParams(f"a filter has at most {_MAX_FILTERS} keys")
     for key, values in given.items():
@@ -221,7 +221,7 @@ def read_filter(given: Mapping[str, str | list[str]]) -> Callable[[Entry, Place]
     return lambda entry, place: all(not values.isdisjoint(of(entry, place)) for of, values in wanted)
 
 
-def _values_of(key: str) -> Callable[[Entry, Place], Sequence[str]]:
+def _values_of(key: str) -> Callable[[Entry, ServerAddress], Sequence[str]]:
     """The values of an entry under a key of a filter. Raises `InvalidParams`."""
     if key not in _FILTERS:
         raise InvalidParams(f"there is no filter {key[:60]!r}, only {', '.join(_FILTERS)}")
@@ -229,7 +229,10 @@ def _values_of(key: str) -> Callable[[Entry, Place], Sequence[str]]:
 
 
 def count_values(
-    entries: Sequence[Entry], place: Place, facet: Facet, values: Callable[[Entry, Place], Sequence[str]]
+    entries: Sequence[Entry],
+    place: ServerAddress,
+    facet: Facet,
+    values: Callable[[Entry, ServerAddress], Sequence[str]],
 ) -> dict[str, Any]:
     """How many entries have which value, the most frequent first."""
     counts = Counter(value for entry in entries for value in set(values(entry, place)) if value)
@@ -242,10 +245,10 @@ def count_values(
     return out
 
 
-def read_expression(text: str) -> Callable[[Entry, Place], bool]:
+def read_expression(text: str) -> Callable[[Entry, ServerAddress], bool]:
     """The filter of a list: `displayName = 'desk' AND type = 'a,b'`. Raises `InvalidParams`."""
-    terms: list[Callable[[Entry, Place], bool]] = []
-    for term in re.split(r"\bAND\b", text[:MAX_QUERY]) if text.strip() else ():
+    terms: list[Callable[[Entry, ServerAddress], bool]] = []
+    for term in re.split(r"\bAND\b", text[:MAX_QUERY_CHARACTERS]) if text.strip() else ():
         found = _TERM.fullmatch(term)
         if found is None or found[1] not in ("displayName", "type", "publisherId"):
             raise InvalidParams(
@@ -267,17 +270,17 @@ def read_page(token: str) -> int:
     if not token:
         return 0
     if not (token.isascii() and token.isdigit() and len(token) < 10):
-        raise InvalidParams("this is not a page token of ours")
+        raise InvalidParams("this is not a page token of this catalogue")
     return int(token)
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------------------
 
 
-class Published:
-    """Answers requests for the catalogue. `name` is who operates it."""
+class PublishedCatalogue:
+    """Answers requests for the catalogue. `name` is that of its operator."""
 
-    def __init__(self, catalogue: Catalogue, *, name: str = "") -> None:
+    def __init__(self, catalogue: CatalogueSearch, *, name: str = "") -> None:
         self.catalogue, self._name = catalogue, name
 
     async def start(self) -> None:
@@ -308,7 +311,7 @@ class Published:
         elif method not in ("GET", "HEAD"):
             await _fail(exchange, 405, "this path takes GET", headers=((b"allow", b"GET, HEAD"),))
         elif path in (AI_CATALOG, ARD):
-            viewer, place = Viewer(exchange), Place(exchange.base_url())
+            viewer, place = CatalogueViewer(exchange), ServerAddress(exchange.base_url())
             entries = await self.catalogue.list(viewer)
             if path == AI_CATALOG:
                 document = ai_catalog(entries, place, self._name)
@@ -320,13 +323,13 @@ class Published:
         elif below.startswith("/agents/"):
             await self._retrieve(exchange, below.removeprefix("/agents/"))
         else:
-            raise NotRegistered("there is nothing at this path")
+            raise NotFound("there is nothing at this path")
 
     async def _search(self, exchange: Exchange) -> None:
         request = await _read(exchange, SearchRequest)
         matches, start = read_filter(request.query.filter), read_page(request.pageToken)
-        place, size = Place(exchange.base_url()), min(request.pageSize, MAX_PAGE)
-        viewer = Viewer(exchange)
+        place, size = ServerAddress(exchange.base_url()), min(request.pageSize, MAX_PAGE)
+        viewer = CatalogueViewer(exchange)
         ranked = await self.catalogue.search(viewer, request.query.text)
         found = [each for each in ranked if matches(each.entry, place)]
         out: dict[str, Any] = {"results": [_result(each, place) for each in found[start : start + size]]}
@@ -339,9 +342,9 @@ class Published:
     async def _explore(self, exchange: Exchange) -> None:
         """Over all that matches, not over one page."""
         request = await _read(exchange, ExploreRequest)
-        matches, place = read_filter(request.query.filter), Place(exchange.base_url())
+        matches, place = read_filter(request.query.filter), ServerAddress(exchange.base_url())
         values = [(facet, _values_of(facet.field)) for facet in request.resultType.facets]
-        viewer = Viewer(exchange)
+        viewer = CatalogueViewer(exchange)
         ranked = await self.catalogue.search(viewer, request.query.text)
         found = [each.entry for each in ranked if matches(each.entry, place)]
         facets = {facet.field: count_values(found, place, facet, of) for facet, of in values}
@@ -356,8 +359,8 @@ class Published:
         size = given.get("pageSize", str(DEFAULT_LIST))
         if not (size.isascii() and size.isdigit() and int(size[:9]) > 0):
             raise InvalidParams("pageSize is a number above 0")
-        place, count = Place(exchange.base_url()), min(int(size[:9]), MAX_PAGE)
-        viewer = Viewer(exchange)
+        place, count = ServerAddress(exchange.base_url()), min(int(size[:9]), MAX_PAGE)
+        viewer = CatalogueViewer(exchange)
         found = [entry for entry in await self.catalogue.list(viewer) if matches(entry, place)]
         out: dict[str, Any] = {
             "items": [ard_entry(entry, place) for entry in found[start : start + count]],
@@ -371,8 +374,8 @@ class Published:
         identifier = unquote(name)
         if not _IDENTIFIER.fullmatch(identifier):
             raise InvalidParams("an identifier is urn:air:PUBLISHER:NAMESPACE:NAME")
-        place = Place(exchange.base_url())
-        viewer = Viewer(exchange)
+        place = ServerAddress(exchange.base_url())
+        viewer = CatalogueViewer(exchange)
         entry = await self.catalogue.find(viewer, lambda each: place.identifier(each) == identifier)
         await _send(exchange, viewer, ard_entry(entry, place))
 
@@ -388,20 +391,20 @@ async def _read(exchange: Exchange, kind: type[T]) -> T:
         raise InvalidParams(f"the request cannot be read: {str(error)[:200]}") from None
 
 
-def _result(found: Found, place: Place) -> dict[str, Any]:
+def _result(found: Match, place: ServerAddress) -> dict[str, Any]:
     entry = ard_entry(found.entry, place)
     entry.pop("representativeQueries", None)
     return {**entry, "score": round(found.score * 100), "source": place.registry}
 
 
 def _status(error: A2AError) -> int:
-    if isinstance(error, NotRegistered | RateLimited | Unavailable | Unauthenticated):
+    if isinstance(error, NotFound | RateLimited | Unavailable | Unauthenticated):
         return error.http
     return error.http if error.http in (413, 408) else 400
 
 
-async def _send(exchange: Exchange, viewer: Viewer, document: Any, *, media: bytes = b"") -> None:
-    """Where nobody accepted credentials of the viewer, the document is what everybody gets."""
+async def _send(exchange: Exchange, viewer: CatalogueViewer, document: Any, *, media: bytes = b"") -> None:
+    """Send a document. It may be cached publicly if no source accepted credentials of the viewer."""
     body = msgspec.json.encode(document)
     tag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
     public = not viewer.known

@@ -17,15 +17,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.catalogue.registered import CHECK_INTERVAL, MAX_REGISTERED, check_name, check_url
-from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
+from dragoman.catalogue.registered_agents import CHECK_INTERVAL_SECONDS, MAX_REGISTERED, check_name, check_url
+from dragoman.client.config import CONFIG, explain, place_of, read_settings
 from dragoman.errors import InvalidParams
 
 
 class CatalogueSettings(Struct, frozen=True, kw_only=True):
     url: str = ""
     name: str = ""
-    interval: Annotated[float, Meta(ge=1, le=86_400)] = CHECK_INTERVAL
+    interval: Annotated[float, Meta(ge=1, le=86_400)] = CHECK_INTERVAL_SECONDS
     allow_private: bool = False
     agents: dict[str, str] | None = None
     """None: there is no such table, so what it registered before stays."""
@@ -33,13 +33,7 @@ class CatalogueSettings(Struct, frozen=True, kw_only=True):
 
 def read_catalogue(config: str = CONFIG) -> CatalogueSettings:
     """The settings, or the defaults where there is no file. Raises `ValueError`."""
-    table = read_table("catalogue", config)
-    if not isinstance(table, dict):
-        raise ValueError(f"{place_of(['catalogue'], config)}: catalogue is not a table ([catalogue])")
-    for name in table:
-        if name not in CatalogueSettings.__struct_fields__:
-            fault = unknown_setting(name, CatalogueSettings.__struct_fields__, "catalogue")
-            raise ValueError(f"{place_of(['catalogue', name], config)}: {fault}")
+    table = read_settings("catalogue", CatalogueSettings.__struct_fields__, config)
     try:
         settings = msgspec.convert(table, CatalogueSettings, strict=False)
     except msgspec.ValidationError as error:

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from dragoman.catalogue.entry import (
     AGENT,
     UP,
+    AgentHealth,
     Description,
     Entry,
-    Health,
     describe,
     digest_of,
     search_text,
@@ -34,14 +34,14 @@ from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Mount, client_certificate
 from dragoman.server.pipeline import call_of
 
-_MAX_KEPT = 4096
+_MAX_CACHED = 4096
 _EXTENDED_SECONDS = 60.0
-"""How long an extended card is not asked for again."""
+"""How long an extended card is cached."""
 _ASK_SECONDS = 2.0
-"""How long it is waited for: behind a bridge, an agent elsewhere has to answer."""
+"""How long to wait for an extended card: behind a bridge, an agent elsewhere has to answer."""
 
 
-class Viewer:
+class CatalogueViewer:
     """Who looks at the catalogue: whoever sent a request, or the operator, who sees everything."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Viewer:
 
 
 def _shows_credentials(exchange: Exchange, mount: Mount) -> bool:
-    """False for requests that nobody would take for an attempt to log in: they are not refused in log and audit."""
+    """False for requests without credentials: they are not authenticated, so log and audit have no refusal of them."""
     if b"authorization" in exchange.headers or b"cookie" in exchange.headers:
         return True
     if client_certificate(exchange.scope):
@@ -111,61 +111,61 @@ def _card_of(mount: Mount) -> AgentCard | None:
 
 
 class Source(Protocol):
-    async def entries(self, viewer: Viewer) -> Sequence[Entry]:
+    async def entries(self, viewer: CatalogueViewer) -> Sequence[Entry]:
         """What the viewer may see."""
         ...
 
 
-class Described:
-    """Descriptions of cards, each made once for as long as the card stays the same."""
+class DescriptionCache:
+    """Caches the descriptions of cards until the cards change."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, ...], tuple[AgentCard, Description, str]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, ...], tuple[AgentCard, Description, str]] = OrderedDict()
 
     def get(self, key: tuple[str, ...], name: str, card: AgentCard) -> tuple[Description, str]:
         """The description of a card, and its digest."""
-        kept = self._kept.get(key)
-        if kept is None or (kept[0] is not card and kept[0] != card):
-            while len(self._kept) >= _MAX_KEPT:
-                self._kept.popitem(last=False)
+        cached = self._cache.get(key)
+        if cached is None or (cached[0] is not card and cached[0] != card):
+            while len(self._cache) >= _MAX_CACHED:
+                self._cache.popitem(last=False)
             about = describe(card)
-            kept = self._kept[key] = card, about, digest_of(search_text(name, about))
-        return kept[1], kept[2]
+            cached = self._cache[key] = card, about, digest_of(search_text(name, about))
+        return cached[1], cached[2]
 
 
 class MountSource:
-    """Agents at paths of this server. `health` says how one is, where that is not plain: behind a bridge, or nothing is known."""
+    """Agents at paths of this server. `health` returns the health of one, for agents behind a bridge; without it, they are up."""
 
     def __init__(
         self,
         mounts: Sequence[Mount] | Callable[[], Sequence[Mount]],
         *,
         kind: str = AGENT,
-        health: Callable[[Mount], Health] | None = None,
+        health: Callable[[Mount], AgentHealth] | None = None,
         signature: Callable[[Mount], str] | None = None,
     ) -> None:
         self._mounts = mounts
         self._kind, self._health, self._signature = kind, health, signature
-        self._described = Described()
+        self._descriptions = DescriptionCache()
         self._extended: OrderedDict[tuple[str, str, str], tuple[float, AgentCard | None]] = OrderedDict()
 
-    async def entries(self, viewer: Viewer) -> Sequence[Entry]:
+    async def entries(self, viewer: CatalogueViewer) -> Sequence[Entry]:
         found = []
         for mount in self._mounts() if callable(self._mounts) else self._mounts:
             principal = await viewer.principal(mount)
             if mount.private and not viewer.operator and not _may_read(mount, principal):
                 continue
-            card, whose = _card_of(mount) or AgentCard(name=mount.agent), ""
+            card, reader = _card_of(mount) or AgentCard(name=mount.agent), ""
             if principal is not None and card.capabilities.extended_agent_card:
                 extended = await self._extended_card(viewer, mount, principal)
-                card, whose = (
+                card, reader = (
                     (card, "") if extended is None else (extended, f"{principal.tenant}/{principal.id}")
                 )
-            found.append(self._entry(viewer, mount, card, whose))
+            found.append(self._entry(viewer, mount, card, reader))
         return found
 
-    def _entry(self, viewer: Viewer, mount: Mount, card: AgentCard, whose: str) -> Entry:
-        about, digest = self._described.get((mount.path, whose), mount.agent, card)
+    def _entry(self, viewer: CatalogueViewer, mount: Mount, card: AgentCard, reader: str) -> Entry:
+        about, digest = self._descriptions.get((mount.path, reader), mount.agent, card)
         if viewer.exchange is not None:
             here = viewer.exchange.shared.interfaces(mount, "")
             served = dict.fromkeys(f"{each.protocol_version} {each.protocol_binding}" for each in here)
@@ -179,18 +179,20 @@ class MountSource:
             kind=self._kind,
             path=mount.path,
             private=mount.private,
-            health=Health(state=UP) if self._health is None else self._health(mount),
+            health=AgentHealth(state=UP) if self._health is None else self._health(mount),
             signature=signature,
             description=about,
             digest=digest,
         )
 
-    async def _extended_card(self, viewer: Viewer, mount: Mount, principal: Principal) -> AgentCard | None:
-        """What the agent shows to this caller; None if that is nothing more."""
+    async def _extended_card(
+        self, viewer: CatalogueViewer, mount: Mount, principal: Principal
+    ) -> AgentCard | None:
+        """The extended card of the agent for this caller; None if there is none."""
         key = (mount.path, principal.tenant, principal.id)
-        kept = self._extended.get(key)
-        if kept is not None and kept[0] > time.monotonic():
-            return kept[1]
+        cached = self._extended.get(key)
+        if cached is not None and cached[0] > time.monotonic():
+            return cached[1]
         assert viewer.exchange is not None
         card: AgentCard | None
         try:
@@ -199,7 +201,7 @@ class MountSource:
                 card = await mount.service.call(call, GetExtendedCard())
         except (A2AError, TimeoutError):
             card = None
-        while len(self._extended) >= _MAX_KEPT:
+        while len(self._extended) >= _MAX_CACHED:
             self._extended.popitem(last=False)
         self._extended[key] = time.monotonic() + _EXTENDED_SECONDS, card
         return card

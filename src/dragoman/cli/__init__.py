@@ -16,9 +16,9 @@ from platform import python_version
 from typing import Any
 
 from dragoman import __version__
-from dragoman.cli.arguments import CommandParser, add_command
+from dragoman.cli.arguments import CommandParser, add_command, describe
 from dragoman.errors import A2AError
-from dragoman.observe.terminal import sanitize
+from dragoman.observe.terminal import sanitize_for
 
 VERBS = {
     "serve": "serve",
@@ -111,11 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         _silence_stdout()
-        print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
-        return 1
+        return _fail(error)
     except A2AError as error:
-        print(_for_stderr(f"dragoman: {error}"), file=sys.stderr)
-        return 1
+        return _fail(error)
     except SystemExit as stop:
         if not isinstance(stop.code, str):
             raise
@@ -123,11 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger("dragoman").critical("%s", stop.code)
             return 1
         # the text may quote a file, a peer or a database
-        raise SystemExit(_for_stderr(stop.code)) from None
+        raise SystemExit(sanitize_for(stop.code, sys.stderr)) from None
 
 
-def _for_stderr(text: str) -> str:
-    return sanitize(text) if sys.stderr.isatty() else text
+def _fail(error: Exception) -> int:
+    print(sanitize_for(f"dragoman: {describe(error)}", sys.stderr), file=sys.stderr)
+    return 1
 
 
 def _logs_json() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,11 +15,12 @@ from msgspec import Struct
 
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command, add_verbs
-from dragoman.cli.connect import report_error
+from dragoman.cli.connect import HUB_URL, report_error
 from dragoman.cli.hub import read
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NOT_JSON
 from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.agents.constitution import ignored_members
 from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
 from dragoman.hub.store.database import open_database
 from dragoman.hub.store.policies import Policies
@@ -59,7 +61,7 @@ def register(commands: Any) -> None:
             each.add_argument(argument, nargs="+" if argument == "file" else None)
         each.add_argument(
             "--url",
-            default=os.environ.get("DRAGOMAN_URL", "http://127.0.0.1:8080"),
+            default=os.environ.get("DRAGOMAN_URL", HUB_URL),
             help="URL of the hub (default: %(default)s)",
         )
         each.add_argument(
@@ -104,14 +106,30 @@ class _Error(Struct):
 
 
 class _HubClient:
+    """The agents of a tenant, at a running hub."""
+
     def __init__(self, args: argparse.Namespace) -> None:
         if not args.token:
             raise HubRefused("whose agents? give --token, or set DRAGOMAN_TOKEN")
         self._url, self._token = args.url.rstrip("/"), args.token
         self._http = HttpTransport()
 
-    async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
-        """What the hub has to say about an agent, or about all of them."""
+    async def list(self) -> Sequence[_Listed]:
+        return (await self._request("GET", kind=_Page)).agents
+
+    async def get(self, id: str) -> dict[str, Any]:
+        return await self._request("GET", id, kind=dict[str, Any])
+
+    async def put(self, id: str, document: bytes) -> _Applied:
+        return await self._request("PUT", id, document, kind=_Applied)
+
+    async def delete(self, id: str) -> None:
+        await self._request("DELETE", id, kind=object)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _request(self, method: str, id: str = "", body: bytes = b"", *, kind: type[T]) -> T:
         path = f"/v1/agents/{quote(id, safe='')}" if id else "/v1/agents"
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         response = await self._http.request(method, self._url + path, headers, body)
@@ -119,50 +137,48 @@ class _HubClient:
         if response.status >= 400:
             raise HubRefused(_reason(raw, response.status))
         try:
-            return msgspec.json.decode(raw, type=shape)
+            return msgspec.json.decode(raw, type=kind)
         except NOT_JSON as error:
             raise HubRefused(f"{self._url} does not answer like a hub: {error}") from None
 
-    async def close(self) -> None:
-        await self._http.close()
-
 
 class _HubDatabase:
-    """The agents of a tenant, in the database of a hub."""
+    """The agents of a tenant, in the database of a hub. `open` before anything else."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         if not args.tenant:
             raise HubRefused("whose agents? give --tenant with --store and --data")
         given = read(args)
-        if not given.store and not (given.folder / "hub.db").is_file():
-            raise HubRefused(f"there is no hub in {given.folder}: `dragoman init` creates one")
         from dragoman.hub.assembly import model_names
 
-        self._tenant, self._names = args.tenant, model_names(given)
+        self._named, self._tenant, self._names = args.tenant, 0, model_names(given)
         self._database = open_database(given.tasks, given.folder, policy=given.policy)
+        self._catalogue = Catalogue(self._database)
 
-    async def __call__(self, method: str, id: str = "", body: bytes = b"", *, shape: type[T]) -> T:
-        await self._database.open()
-        tenant = (await Tenants(self._database).find(self._tenant)).id
-        catalogue = Catalogue(self._database)
-        result: Any = None
-        if method == "PUT":
-            entry = await catalogue.replace(tenant, id, msgspec.json.decode(body), make=True)
-            try:
-                self._names.check(await Policies(self._database).of(tenant), entry.constitution)
-            except InvalidParams as error:  # a hub may have other settings than this command
-                show.say(f"dragoman: {id}: {error.message}", sys.stderr)
-            result = entry.public
-        elif method == "DELETE":
-            await catalogue.delete(tenant, id)
-        elif id:
-            found = await catalogue.find(tenant, id)
-            if not isinstance(found, CatalogueEntry):
-                raise HubRefused(f"there is no agent {id[:80]!r}")
-            result = found.public
-        else:
-            result = {"agents": [entry.public for entry in await catalogue.list(tenant)]}
-        return msgspec.convert(result, shape)
+    async def open(self) -> None:
+        await self._database.open(create=False)
+        self._tenant = (await Tenants(self._database).find(self._named)).id
+
+    async def list(self) -> Sequence[_Listed]:
+        entries = await self._catalogue.list(self._tenant)
+        return [_Listed(entry.id, entry.constitution.role, entry.constitution.goal) for entry in entries]
+
+    async def get(self, id: str) -> dict[str, Any]:
+        found = await self._catalogue.find(self._tenant, id)
+        if not isinstance(found, CatalogueEntry):
+            raise HubRefused(f"there is no agent {id[:80]!r}")
+        return found.public
+
+    async def put(self, id: str, document: bytes) -> _Applied:
+        entry = await self._catalogue.replace(self._tenant, id, msgspec.json.decode(document), create=True)
+        try:
+            self._names.check(await Policies(self._database).of(self._tenant), entry.constitution)
+        except InvalidParams as error:  # a hub may have other settings than this command
+            show.say(f"dragoman: {id}: {error.message}", sys.stderr)
+        return _Applied(entry.id, entry.version)
+
+    async def delete(self, id: str) -> None:
+        await self._catalogue.delete(self._tenant, id)
 
     async def close(self) -> None:
         await self._database.close()
@@ -175,6 +191,8 @@ async def run(args: argparse.Namespace) -> int:
     try:
         hub = _HubDatabase(args) if args.tenant or args.store or args.data else _HubClient(args)
         try:
+            if isinstance(hub, _HubDatabase):
+                await hub.open()
             await args.work(hub, args)
         finally:
             await hub.close()
@@ -189,15 +207,17 @@ async def _apply(hub: _Hub, args: argparse.Namespace) -> None:
         try:
             document = msgspec.json.decode(raw)
         except NOT_JSON as error:
-            raise HubRefused(f"{name}: {error}") from None
+            raise HubRefused(f"{name} is not JSON: {error}") from None
         id = document.get("id") if isinstance(document, dict) else None
         if not isinstance(id, str) or not id:
             raise HubRefused(f"{name} has no id")
         try:
-            agent = await hub("PUT", id, raw, shape=_Applied)
+            agent = await hub.put(id, raw)
         except HubRefused as refused:
             raise HubRefused(f"{name}: {refused}") from None
         show.say(f"{agent.id}  version {agent.version}")
+        for sentence in ignored_members(document):
+            show.say(f"{name}: {sentence}", sys.stderr)
 
 
 def _read(name: str) -> bytes:
@@ -205,17 +225,17 @@ def _read(name: str) -> bytes:
 
 
 async def _list(hub: _Hub, args: argparse.Namespace) -> None:
-    page = await hub("GET", shape=_Page)
-    rows = [(each.id, each.role or ("code" if each.code else ""), each.goal) for each in page.agents]
+    found = await hub.list()
+    rows = [(each.id, each.role or ("code" if each.code else ""), each.goal) for each in found]
     show.table(("agent", "role", "goal"), rows)
 
 
 async def _show(hub: _Hub, args: argparse.Namespace) -> None:
-    show.json(await hub("GET", args.id, shape=dict[str, Any]))
+    show.json(await hub.get(args.id))
 
 
 async def _delete(hub: _Hub, args: argparse.Namespace) -> None:
-    await hub("DELETE", args.id, shape=object)
+    await hub.delete(args.id)
 
 
 def _reason(raw: bytes, status: int) -> str:

@@ -5,31 +5,59 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:  # a client needs no server
     from dragoman.server.limits import Limits
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that shows its texts as they are written."""
+    """A parser that shows its texts as they are written, and answers a wrong option with a sentence."""
 
     intermixed = False
     """Accept `AGENT --option TEXT`. Without this, argparse reports TEXT as missing at the first option."""
+    _parses = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if not self.intermixed:
+        if self._parses:  # argparse calls this method again
             return super().parse_known_args(args, namespace)
-        self.intermixed = False  # argparse calls this method again
+        self._parses = True
+        parse = self.parse_known_intermixed_args if self.intermixed else super().parse_known_args
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            found, unknown = parse(args, namespace)
         finally:
-            self.intermixed = True
+            self._parses = False
+        if unknown:  # reported here, by the command that does not know it
+            self.error(self._describe_unknown(unknown))
+        return found, unknown
+
+    def _describe_unknown(self, words: Sequence[str]) -> str:
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"{words[0]!r} is one word too many"
+        close = get_close_matches(option, self._option_string_actions, 1)
+        return f"there is no option {option}" + (f": did you mean {close[0]}?" if close else "")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            close = get_close_matches(str(value), [str(each) for each in action.choices], 1)
+            if close and isinstance(action, argparse._SubParsersAction):
+                what = str(action.metavar).lower()
+                raise argparse.ArgumentError(
+                    None, f"there is no {what} {value!r}: did you mean {close[0]!r}?"
+                )
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        """Without the usage of argparse: of a server it fills a screen, and hides the error below it."""
+        self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` shows what it takes\n")
 
 
 def add_command(
@@ -61,13 +89,20 @@ def add_repeated(parser: argparse._ActionsContainer, name: str, metavar: str, he
     parser.add_argument(name, action="append", default=[], metavar=metavar, help=help, **more)
 
 
+def describe(error: object) -> str:
+    """What an error says, without the number that the operating system gives it: `a.txt: No such file or directory`."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
 @contextmanager
 def exit_on(*errors: type[Exception], about: str = "") -> Iterator[None]:
     """End the command with the text of such an error."""
     try:
         yield
     except errors as error:
-        raise SystemExit(f"dragoman: {about}{error}") from None
+        raise SystemExit(f"dragoman: {about}{describe(error)}") from None
 
 
 def checked(check: Callable[[str], object]) -> Callable[[str], str]:
@@ -146,8 +181,22 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--insecure", help="allow a public address without authentication")
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_const",
+        const="warning",
+        dest="log_level",
+        help="log only warnings and errors: --log-level warning",
+    )
+
+
 def number(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} should be 0 or more, and finite")
     return value
@@ -159,8 +208,17 @@ def positive_number(text: str) -> float:
     return value
 
 
+def days(text: str) -> float:
+    """Parse a number of days as seconds."""
+    return positive_number(text) * 86_400
+
+
 def natural_number(text: str) -> int:
-    if (value := int(text)) < 0:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < 0:
         raise argparse.ArgumentTypeError(f"{text} should be 0 or more")
     return value
 
@@ -177,6 +235,15 @@ def duration(text: str) -> float:
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: use 30, 500ms or 2m")
     return float(found[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(found[2], 1)
+
+
+def iso_time(text: str) -> str:
+    """Check that `text` is a time."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("use 2026-11-15 or 2026-11-15T14:00:00Z") from None
+    return text
 
 
 def secret(text: str) -> str:

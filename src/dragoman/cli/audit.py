@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from dragoman.cli.arguments import add_command, add_flag
-from dragoman.cli.connect import run_with_store
+from dragoman.cli.arguments import add_command, add_flag, iso_time
+from dragoman.cli.connect import add_store, run_with_store
 from dragoman.engine.protocols import Audit, Store
-from dragoman.stores import default_store
-from dragoman.stores.audit_chain import Examined, examine
+from dragoman.stores.audit_chain import ChainReport, check_chain
 
 EPILOG = """\
 The audit log has an entry for every request that changes something, and for every failed authentication. Each entry has a hash
@@ -40,7 +38,7 @@ def register(commands: Any) -> None:
         choices=("verify", "prune"),
         help="verify: check the hashes of all entries; prune: print old entries, and delete them",
     )
-    parser.add_argument("--store", default=default_store(), help="the server's store (default: %(default)s)")
+    add_store(parser)
     parser.add_argument("--tenant", help="only callers of this tenant")
     parser.add_argument("--principal", default="", metavar="NAME", help="only this caller")
     parser.add_argument("--task", default="", metavar="ID", help="only this task")
@@ -52,7 +50,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument(
         "--since",
-        type=_time,
+        type=iso_time,
         default=None,
         metavar="TIME",
         help="only newer entries: 2026-11-15 or 2026-11-15T14:00:00Z",
@@ -65,23 +63,14 @@ def register(commands: Any) -> None:
         "--known", default="", metavar="HASH", help="for verify: a hash that verify or prune printed"
     )
     parser.add_argument(
-        "--before", type=_time, metavar="TIME", help="for prune: delete entries older than this"
+        "--before", type=iso_time, metavar="TIME", help="for prune: delete entries older than this"
     )
-
-
-def _time(text: str) -> str:
-    """Check that `text` is a time."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError("use 2026-11-15 or 2026-11-15T14:00:00Z") from None
-    return text
 
 
 async def run(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
         if args.what == "verify":
-            return _report(await examine(store.audit, args.known.lower()))
+            return _report(await check_chain(store.audit, args.known.lower()))
         if args.what == "prune":
             return await _prune(store.audit, args.before)
         entries = await store.audit.entries(
@@ -118,7 +107,7 @@ async def _prune(audit: Audit, before: str) -> int:
     return 0
 
 
-def _report(found: Examined) -> int:
+def _report(found: ChainReport) -> int:
     for each in reversed(found.breaks):
         print(each)
     if found.breaks:

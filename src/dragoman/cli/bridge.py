@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from dragoman.cli.arguments import add_command, exit_on, number, positive_number
@@ -32,6 +33,12 @@ FILE.toml has many agents, each with its path, credentials, callers and limits:
 """
 
 
+_AGENT_OPTIONS = (
+    "mode", "credentials", "certificate", "signed_by", "version", "wait", "stalled", "allow_private", "shared_tasks", "versions",
+)  # fmt: skip
+"""Options with the names that `make_one_route` has for them."""
+
+
 def register(commands: Any) -> None:
     parser = add_command(
         commands,
@@ -59,7 +66,10 @@ def register(commands: Any) -> None:
         "--signed-by", metavar="KEYS", help="file or URL with the keys that must have signed its card"
     )
     agent.add_argument(
-        "--upstream-version", metavar="VERSION", help="call it in this version of A2A only, such as 0.3"
+        "--upstream-version",
+        dest="version",
+        metavar="VERSION",
+        help="call it in this version of A2A only, such as 0.3",
     )
     agent.add_argument(
         "--wait",
@@ -84,7 +94,10 @@ def register(commands: Any) -> None:
     callers.add_argument("--oidc", metavar="URL", help="accept tokens of this OpenID Connect issuer")
     callers.add_argument("--audience", metavar="NAME", help="for whom tokens of --oidc must be")
     callers.add_argument(
-        "--versions", metavar="LIST", help="versions to offer, such as 1.0,0.3 (default: all)"
+        "--versions",
+        type=lambda text: [each.strip() for each in text.split(",")],
+        metavar="LIST",
+        help="versions to offer, such as 1.0,0.3 (default: all)",
     )
     callers.add_argument(
         "--shared-tasks",
@@ -97,15 +110,19 @@ def register(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from dragoman.bridge.application import make_bridge
-    from dragoman.bridge.settings import InvalidBridge, one_route, read_bridge
+    from dragoman.bridge.settings import InvalidBridge, make_one_route, read_bridge
     from dragoman.observe.logs import configure
     from dragoman.server.runtime import serve
 
     configure(args.log_level, lines=args.log)
     with exit_on(InvalidBridge):
         given = _read_agent_options(args)
+        if "://" not in args.target and not args.target.endswith(".toml") and not Path(args.target).exists():
+            raise InvalidBridge(
+                f"{args.target!r} is neither a URL nor a file: the URL of an agent begins with http:// or https://"
+            )
         if "://" in args.target:
-            settings = one_route(args.target, **given)
+            settings = make_one_route(args.target, **given)
         elif given:
             option = next(iter(given)).replace("_", "-")
             raise InvalidBridge(f"--{option} is for one URL: write it into {args.target}")
@@ -122,18 +139,7 @@ def _read_agent_options(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of the one agent that options give."""
     if bool(args.oidc) != bool(args.audience):
         raise SystemExit("dragoman: --oidc and --audience belong together")
-    given = {
-        "mode": args.mode,
-        "credentials": args.credentials,
-        "certificate": args.certificate,
-        "signed_by": args.signed_by,
-        "version": args.upstream_version,
-        "wait": args.wait,
-        "stalled": args.stalled,
-        "allow_private": args.allow_private,
-        "shared_tasks": args.shared_tasks,
-        "versions": [each.strip() for each in args.versions.split(",")] if args.versions else None,
-    }
+    given = {name: value for name in _AGENT_OPTIONS if (value := getattr(args, name)) is not None}
     auth: dict[str, Any] = {}
     if args.tokens:
         auth["tokens"] = args.tokens
@@ -141,4 +147,4 @@ def _read_agent_options(args: argparse.Namespace) -> dict[str, Any]:
         auth["oidc"] = {"url": args.oidc, "audience": args.audience}
     if auth:
         given["auth"] = auth
-    return {name: value for name, value in given.items() if value is not None}
+    return given

@@ -64,8 +64,7 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if left := parse_agent(args):
-        args.refuse(f"{left[0]!r} is one word too many: chat reads from standard input")
+    parse_agent(args)
     connected = False
     try:
         files = [file(each) for each in args.file]

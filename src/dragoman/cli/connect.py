@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import CommandParser, add_flag, add_repeated, duration, exit_on
+from dragoman.cli.arguments import CommandParser, add_flag, add_repeated, describe, duration, exit_on
 from dragoman.client import Client, ClientCertificate, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.catalogue import is_catalogue, split_catalogue
@@ -68,6 +68,23 @@ def add_agent_options(parser: CommandParser, *more: str) -> None:
 
 def add_connection_options(parser: argparse._ActionsContainer) -> None:
     """How to reach an agent and what to show to it, for `connect_options`."""
+    add_credentials(parser)
+    parser.add_argument(
+        "--a2a-version",
+        default="",
+        metavar="VERSION",
+        help="use only this version of A2A: 1.0, 0.3, 0.2, 0.1, draft, arbiter",
+    )
+    add_repeated(
+        parser,
+        "--transport",
+        "BINDING",
+        "use this binding if the agent offers it: JSONRPC, HTTP+JSON, GRPC; repeat it in order of preference",
+    )
+
+
+def add_credentials(parser: argparse._ActionsContainer) -> None:
+    """What to show to a server, and which servers to trust, for `connect_options`."""
     parser.add_argument(
         "--auth",
         metavar="SECRET",
@@ -85,18 +102,6 @@ def add_connection_options(parser: argparse._ActionsContainer) -> None:
         help="an additional header, or gRPC metadata; may be repeated",
     )
     parser.add_argument(
-        "--a2a-version",
-        default="",
-        metavar="VERSION",
-        help="use only this version of A2A: 1.0, 0.3, 0.2, 0.1, draft, arbiter",
-    )
-    add_repeated(
-        parser,
-        "--transport",
-        "BINDING",
-        "use this binding if the agent offers it: JSONRPC, HTTP+JSON, GRPC; repeat it in order of preference",
-    )
-    parser.add_argument(
         "--ca", metavar="FILE", help="trust servers with a certificate of this authority (PEM)"
     )
     parser.add_argument(
@@ -105,8 +110,8 @@ def add_connection_options(parser: argparse._ActionsContainer) -> None:
     add_flag(parser, "--insecure", help="accept any server certificate; only for development")
 
 
-def parse_agent(args: argparse.Namespace, *names: str) -> list[str]:
-    """Set `args.url` and `names` from the words. Returns the words that are left."""
+def parse_agent(args: argparse.Namespace, *names: str, rest: str = "") -> None:
+    """Set `args.url` and `names` from the words, and `rest` to the list of the others. Without `rest` there are no others."""
     words = list(args.words)
     for name in ("url", *names):
         if name == "url" and args.agent_card:
@@ -115,12 +120,15 @@ def parse_agent(args: argparse.Namespace, *names: str) -> list[str]:
             setattr(args, name, words.pop(0))
         else:
             args.refuse(f"{'AGENT' if name == 'url' else name.removesuffix('_given').upper()} is missing")
+    if rest:
+        setattr(args, rest, words)
+    elif words:
+        args.refuse(f"{words[0]!r} is one word too many")
     args.json = args.output == "json"
     if args.debug:
         from dragoman.observe.logs import configure
 
         configure("debug")
-    return words
 
 
 def connect_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -226,6 +234,12 @@ def _check_exists(url: str) -> None:
         raise SystemExit(f"dragoman: there is no store at {url}")
 
 
+def add_store(parser: argparse.ArgumentParser) -> None:
+    from dragoman.stores import default_store
+
+    parser.add_argument("--store", default=default_store(), help="the server's store (default: %(default)s)")
+
+
 async def run_with_store(url: str, work: Callable[[Store], Awaitable[int]]) -> int:
     """Open a server's store, and run `work`. The server may run meanwhile."""
     from dragoman.stores import UnsupportedSchema, open_store
@@ -248,15 +262,15 @@ def report_error(
     code, status, hint = _classify(error, args, connected=connected)
     if args is not None and getattr(args, "json", False):
         number = error.rpc if isinstance(error, A2AError) else None
-        show.json({"error": {"code": code, "message": str(error), "hint": hint, "a2aCode": number}})
+        show.json({"error": {"code": code, "message": describe(error), "hint": hint, "a2aCode": number}})
     else:
-        show.say(f"dragoman: {error}", sys.stderr)
-        if code == _MISSING and hint:
+        show.say(f"dragoman: {describe(error)}", sys.stderr)
+        if code == _CREDENTIALS_MISSING and hint:
             show.say(hint, sys.stderr)
     return status
 
 
-_MISSING = "A2ACLI_ERR_CREDENTIALS_MISSING"
+_CREDENTIALS_MISSING = "A2ACLI_ERR_CREDENTIALS_MISSING"
 
 
 def _credentials_hint() -> str:
@@ -278,7 +292,7 @@ def _classify(
             has_credentials = args is not None and (args.auth or args.bearer or args.api_key or args.cert)
             if has_credentials or (args is not None and _secret_from_environment(args.url)):
                 return local + "AUTH_FAILED", REFUSED, None
-            return _MISSING, REFUSED, _credentials_hint()
+            return _CREDENTIALS_MISSING, REFUSED, _credentials_hint()
         case Forbidden():
             return local + "AUTH_FAILED", REFUSED, None
         case Rejected() if not connected:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.arguments import add_address, add_command, add_flag, add_repeated, add_serving, number
-from dragoman.cli.load import split
+from dragoman.cli.load import missing, split
 from dragoman.cli.watch import FileWatch, folder_of
-from dragoman.observe.terminal import sanitize
+from dragoman.observe.terminal import sanitize_for
 from dragoman.stores import default_store
 
 EPILOG = """\
@@ -39,11 +39,13 @@ the error is shown and the old code goes on serving.
   dragoman dev hello.py --watch prompts/system.md      load it again when this file changes, too
 """
 
+_SERVE_OPTIONS = ("host", "store", "drain", "grpc_port", "log_level", "insecure")
+"""The options that the process of the agents passes on to `serve`."""
 _SETTLE_SECONDS = 0.1
 """An editor may write several files. They are loaded when nothing has changed for this long."""
 _STOP_SECONDS = 15.0
 """How long a process may take to stop after its drain."""
-_TOLD_SECONDS = 2.0
+_NOTIFY_SECONDS = 2.0
 """How long a process may take to tell the pages of the console that it stops."""
 _EARLY_SECONDS, _MAX_EARLY_ENDS = 3.0, 3
 """A process that ends within this time of its start has failed; after so many in a row a file has to change first."""
@@ -91,7 +93,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 def say(text: str) -> None:
-    print(sanitize(text) if sys.stdout.isatty() else text, flush=True)
+    print(sanitize_for(text), flush=True)
 
 
 class AgentProcess:
@@ -187,14 +189,19 @@ class Reloader:
     """Watches files, and replaces the process that serves."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from dragoman.server.runtime import bind, free_port, is_loopback
+        from dragoman.server.address import is_loopback
+        from dragoman.server.runtime import bind, free_port
 
         self._args = args
         sources = [split(name)[0] for name in args.files]
         sys.path.insert(0, os.getcwd())  # as the process of the agents does
+        for source in sources:
+            if why := missing(source):  # nothing that is saved later would change that
+                raise SystemExit(why)
         extra = [Path(path) for path in args.watch]
-        if missing := [path for path in extra if not path.exists()]:
-            raise SystemExit(f"--watch {missing[0]}: no such file or folder")
+        for path in extra:
+            if not path.exists():
+                raise SystemExit(f"--watch {path}: no such file or folder")
         folders = [folder for source in sources if (folder := folder_of(source)) is not None]
         self._watch = FileWatch(
             [*folders, *(path for path in extra if path.is_dir())],
@@ -221,14 +228,14 @@ class Reloader:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(each, self._interrupt)
-        watching = asyncio.create_task(self._look())
+        watching = asyncio.create_task(self._watch_files())
         try:
             while not self._stop.is_set():
                 self._changed.clear()
                 loaded = await self._load()
                 if loaded is not None:
                     await self._switch(loaded)
-                await self._wait()
+                await self._wait_for_change()
         finally:
             watching.cancel()
             if self._serving is not None:
@@ -240,17 +247,17 @@ class Reloader:
             self._serving.kill()  # the second Ctrl-C: tasks are in the store
         self._stop.set()
 
-    async def _look(self) -> None:
+    async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(self._watch.pause)
             if not (paths := self._watch.changed()):
                 continue
-            while more := await self._settled():
+            while more := await self._changed_since():
                 paths += more
             self._paths = sorted(set(paths))
             self._changed.set()
 
-    async def _settled(self) -> list[Path]:
+    async def _changed_since(self) -> list[Path]:
         await asyncio.sleep(_SETTLE_SECONDS)
         return self._watch.changed()
 
@@ -261,12 +268,7 @@ class Reloader:
             self._listener,
             {
                 "files": args.files,
-                "host": args.host,
-                "store": args.store,
-                "drain": args.drain,
-                "grpc_port": args.grpc_port,
-                "log_level": args.log_level,
-                "insecure": args.insecure,
+                "serve": {name: getattr(args, name) for name in _SERVE_OPTIONS},
                 "console": None
                 if args.no_console
                 else {"operator": self._operator, "allow_private": args.allow_private},
@@ -275,7 +277,7 @@ class Reloader:
         )
         receiving = asyncio.create_task(child.receive("loaded"))
         try:
-            await self._first(receiving, self._changed, self._stop)
+            await self._wait_for_first(receiving, self._changed, self._stop)
             if not receiving.done():
                 return None
             if notice := receiving.result():
@@ -308,7 +310,7 @@ class Reloader:
             say(f"{_now()} {changed} changed: restarting")
             self._serving.send(reload={"state": "restarting", "message": f"{changed} changed"})
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TOLD_SECONDS):
+                async with asyncio.timeout(_NOTIFY_SECONDS):
                     await self._serving.receive("notified")
             await self._serving.stop(self._args.drain + _STOP_SECONDS)
         self._listener.listen(4096)
@@ -316,7 +318,7 @@ class Reloader:
         loaded.began = time.monotonic()
         loaded.send(serve=True, token=self._token)
         receiving = asyncio.create_task(loaded.receive("serving"))
-        await self._first(receiving, self._stop)
+        await self._wait_for_first(receiving, self._stop)
         if not receiving.done():
             receiving.cancel()
             return
@@ -338,15 +340,16 @@ class Reloader:
             say(f"console: {notice['console']}")
         folders = ", ".join(_relative(folder) for folder in self._watch.folders) or "the agent's file"
         cut = " (the first of very many)" if self._watch.cut else ""
-        say(f"watching {len(self._watch)} files in {folders}{cut}; Ctrl-C stops")
+        files = "1 file" if len(self._watch) == 1 else f"{len(self._watch)} files"
+        say(f"watching {files} in {folders}{cut}; Ctrl-C stops")
 
-    async def _wait(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Until files change, or we are to stop, or the process that serves has ended."""
         serving = self._serving
         if serving is None:
-            await self._first(None, self._changed, self._stop)
+            await self._wait_for_first(None, self._changed, self._stop)
             return
-        await self._first(serving.ended, self._changed, self._stop)
+        await self._wait_for_first(serving.ended, self._changed, self._stop)
         if not serving.ended.done() or self._stop.is_set():
             return
         self._serving = None
@@ -356,9 +359,9 @@ class Reloader:
         if self._early_ends >= _MAX_EARLY_ENDS:
             self._early_ends = 0
             say(f"{_now()} it ended {_MAX_EARLY_ENDS} times in a row: waiting for a file to change")
-            await self._first(None, self._changed, self._stop)
+            await self._wait_for_first(None, self._changed, self._stop)
 
-    async def _first(self, task: asyncio.Task[Any] | None, *events: asyncio.Event) -> None:
+    async def _wait_for_first(self, task: asyncio.Task[Any] | None, *events: asyncio.Event) -> None:
         """Wait for the first of these. The task is not canceled."""
         waits = [asyncio.create_task(event.wait()) for event in events]
         try:

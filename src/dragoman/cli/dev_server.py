@@ -34,7 +34,7 @@ def main(control: int, listener: int) -> int:
     with socket.socket(fileno=control) as channel, channel.makefile("rwb", buffering=0) as stream:
         lines = cast(BinaryIO, stream)
         given = json.loads(lines.readline())
-        configure(given["log_level"], lines="short")
+        configure(given["serve"]["log_level"], lines="short")
 
         def report(state: str, **about: Any) -> None:
             lines.write(json.dumps({"state": state, **about}).encode() + b"\n")
@@ -76,16 +76,11 @@ def _serve(
     Thread(target=_follow, args=(lines, events, report), name="dragoman-dev", daemon=True).start()
     serve(
         *agents,
-        host=given["host"],
+        **given["serve"],
         listener=listener,
         signals=(signal.SIGTERM,),
         announce=announce,
-        log_level=given["log_level"],
         log_lines="short",
-        store=given["store"],
-        drain=given["drain"],
-        grpc_port=given["grpc_port"],
-        insecure=given["insecure"],
         console=console,
     )
 
@@ -97,11 +92,11 @@ def _console(given: dict[str, Any], events: ReloadEvents, report: Callable[..., 
     from dragoman.console.dev import routes
 
     class DevToken(OneTimeToken):
-        def take(self, token: str) -> bool:
-            taken = super().take(token)
-            if taken:
+        def use(self, token: str) -> bool:
+            used = super().use(token)
+            if used:
                 report("used")
-            return taken
+            return used
 
     class DevConsole(AgentConsole):
         url = ""

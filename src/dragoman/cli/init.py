@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dragoman.cli.arguments import add_command
-from dragoman.cli.hub import read
+from dragoman.cli.hub import add_hub_store, read
 from dragoman.client.config import CONFIG
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.database import open_database
@@ -40,10 +41,7 @@ def register(commands: Any) -> None:
     parser = add_command(
         commands, "init", "create a hub: its folder, its tokens, its configuration", EPILOG, run
     )
-    parser.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
-    parser.add_argument(
-        "--store", help="the hub's database, if it is not in its folder: postgresql://host/database"
-    )
+    add_hub_store(parser)
     parser.add_argument(
         "--tenant", default="default", help="the name of the first tenant (default: %(default)s)"
     )
@@ -52,31 +50,43 @@ def register(commands: Any) -> None:
 async def run(args: argparse.Namespace) -> int:
     """What is there already is left alone."""
     given = read(args)
-    configured = _write(given) or args.store is None
+    for missing in [each for each in (*reversed(given.folder.parents), given.folder) if not each.exists()]:
+        missing.mkdir(mode=0o700)
     database = open_database(given.tasks, given.folder)
     try:
         await database.open()
+        _write(given)  # not earlier: the file would name a database that cannot be opened
         tenants = Tenants(database)
-        await tenants.admin(given.admin_token, show=lambda made: print(f"admin token:   {made}", flush=True))
+        await tenants.ensure_admin_token(
+            given.admin_token, show=lambda made: print(f"admin token:   {made}", flush=True)
+        )
         if not await tenants.list():
             tenant, token = await tenants.add(args.tenant, actor="cli")
             print(f"tenant {tenant.name}: {token}")
             print("Tokens are shown this once.")
+        else:
+            print(
+                "This hub has tenants already. `dragoman tenant rotate NAME` replaces tokens that are lost."
+            )
     finally:
         await database.close()
-    print("next: dragoman hub" + ("" if configured else ", with the same --store"))
+    print(f"next: {_next(given)}")
     return 0
 
 
-def _write(given: Settings) -> bool:
-    """Write the files that are missing. True if the configuration names the database of the hub; one with a password is not written."""
+def _next(given: Settings) -> str:
+    """How to serve this hub: without the options that the environment or the configuration has."""
+    found = read(argparse.Namespace())
+    data = "" if found.folder.resolve() == given.folder.resolve() else f" --data {shlex.quote(given.data)}"
+    return f"dragoman hub{data}{'' if found.store == given.store else ', with the same --store'}"
+
+
+def _write(given: Settings) -> None:
+    """Write the files that are missing. The configuration names the database of the hub, unless its URL has a password."""
     store, config = "" if _has_password(given.store) else given.store, Path(CONFIG)
     folder = given.folder
-    for missing in [each for each in (*reversed(folder.parents), folder) if not each.exists()]:
-        missing.mkdir(mode=0o700)
     wanted = {folder / name: text for name, text in _FILES.items()}
     wanted[config] = _TOML.format(data=given.data, store=f'store = "{store}"\n' if store else "")
-    configured = bool(store) and not config.exists()
     for path, text in wanted.items():
         if not path.exists():
             # for this user alone: tokens are going to be written into them
@@ -85,7 +95,6 @@ def _write(given: Settings) -> bool:
             ) as file:
                 file.write(text)
             print(f"made {path}")
-    return configured
 
 
 def _has_password(url: str) -> bool:

@@ -73,12 +73,20 @@ def _target(args: argparse.Namespace) -> tuple[str, Any]:
         raise ValueError("give the URL of an agent, or a name in dragoman.toml, not a file")
     options = connect_options(args)
     entry = agents.get(args.url) or find_entry(where, agents)
-    given = options["credentials"]
-    if given is None and entry is not None:
-        given = entry.credential
+    credential = options["credentials"]
+    if credential is None and entry is not None:
+        credential = entry.credential
     if options["headers"]:
         args.refuse("the inspector has no --svc-param: use --auth, --bearer or --api-key")
-    return where, given
+    return where, credential
+
+
+def _secrets(credential: Any) -> list[str]:
+    """What the page never shows of a credential."""
+    if isinstance(credential, dict):
+        credential = tuple(credential.values())
+    values = credential if isinstance(credential, tuple) else (credential,)
+    return [secret(each) for each in values if isinstance(each, str)]
 
 
 def _guard(args: argparse.Namespace, url: str) -> Any:
@@ -138,12 +146,12 @@ def _print(found: dict[str, Any]) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from dragoman.console import CALLING_FEATURES, calling_modules
-    from dragoman.console.access import OneTimeToken, operator_access
+    from dragoman.console.access import Access, OneTimeToken, OperatorToken
     from dragoman.console.api import Console
     from dragoman.console.login import Logins
     from dragoman.observe.logs import configure
+    from dragoman.server.address import is_loopback
     from dragoman.server.app import App
-    from dragoman.server.runtime import is_loopback
     from dragoman.server.runtime import run as serve
 
     if args.a2a_version or args.transport or args.timeout:
@@ -153,21 +161,15 @@ def _serve(args: argparse.Namespace) -> int:
     if not is_loopback(args.host):
         args.refuse("the page of the inspector is served on loopback only")
     try:
-        url, given = _target(args)
+        url, credential = _target(args)
         guard = _guard(args, url)
-        logins, handle = Logins(guard), ""
-        if given is not None:
-            values = (
-                given if isinstance(given, tuple) else given.values() if isinstance(given, dict) else (given,)
-            )
-            handle = logins.add(
-                given, url, *(secret(each) for each in values if isinstance(each, str))
-            ).handle
+        logins = Logins(guard)
+        handle = logins.add(credential, url, *_secrets(credential)).handle if credential is not None else ""
     except (A2AError, ValueError, argparse.ArgumentTypeError) as error:
         return report_error(error, args)
     configure("debug" if args.debug else "warning", lines="short")
     one_time, token = OneTimeToken(), OneTimeToken().text
-    access = operator_access(token, one_time=one_time, hosts=[args.host])
+    access = Access(OperatorToken(token), one_time=one_time, hosts=[args.host])
     modules = calling_modules(guard, logins, url=url, handle=handle)
     app = App(
         [],

@@ -15,7 +15,8 @@ from dragoman.auth.canonical import spec_form
 from dragoman.auth.keys import ALGORITHMS, RETIRED_SECONDS, KeyRing, OurKey
 from dragoman.auth.secrets import hashed, hashed_password, new_token
 from dragoman.cli import show
-from dragoman.cli.arguments import add_command, add_flag, add_verbs
+from dragoman.cli.arguments import add_command, add_flag, add_verbs, describe
+from dragoman.client.transport.transport import NOT_JSON
 from dragoman.push.seal import new_key
 
 EPILOG = """\
@@ -66,7 +67,7 @@ def _report_errors(run: Any) -> Any:
         try:
             run(args, KeyRing(args.dir))
         except (OSError, ValueError) as error:
-            show.say(f"dragoman: {error}", sys.stderr)
+            show.say(f"dragoman: {describe(error)}", sys.stderr)
             return 1
         return 0
 
@@ -150,9 +151,13 @@ def _register_sign(commands: Any) -> None:
 def _sign_card(args: argparse.Namespace) -> int:
     try:
         body = sys.stdin.buffer.read() if args.card == "-" else Path(args.card).read_bytes()
-        signed, unsigned = sign(msgspec.json.decode(body), KeyRing(args.keys, jku=args.jku))
+        try:
+            card = msgspec.json.decode(body)
+        except NOT_JSON as error:
+            raise ValueError(f"{args.card} is not a card: {error}") from None
+        signed, unsigned = sign(card, KeyRing(args.keys, jku=args.jku))
     except (OSError, ValueError) as error:
-        show.say(f"dragoman: {error}", sys.stderr)
+        show.say(f"dragoman: {describe(error)}", sys.stderr)
         return 1
     if unsigned:
         members = ", ".join(unsigned)

@@ -46,6 +46,8 @@ def missing(source: str) -> str:
     if Path(source).is_file():
         return ""
     if not _is_module(source):
+        if Path(source).is_dir():
+            return f"{source} is a folder: name a file in it, or a module"
         return f"{source}: no such file"
     _add_to_path(Path.cwd())
     top = source.partition(".")[0]

@@ -20,8 +20,11 @@ from dragoman.cli.connect import (
     add_connection_options,
     choose_binding,
     connect_options,
+    parse_agent,
 )
 from dragoman.client import Client, connect
+from dragoman.client.config import read_agents
+from dragoman.client.discover import resolve_target
 from dragoman.errors import A2AError, Unauthenticated
 
 if TYPE_CHECKING:  # the extra `mcp` may not be installed
@@ -122,20 +125,13 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = list(args.words)
-    installs = bool(words) and words[0] == "install"
+    installs = args.words[:1] == ["install"]
     client = ""
     if installs:
-        words.pop(0)
-        if not words:
+        if len(args.words) == 1:
             args.refuse(f"CLIENT is missing: {_CLIENTS}")
-        client = words.pop(0)
-    if args.agent_card:
-        words.insert(0, args.agent_card)
-    if len(words) != 1:
-        args.refuse("AGENT is missing" if not words else f"{words[1]!r} is one word too many")
-    args.url = words[0]
-    args.json = False
+        _, client, *args.words = args.words
+    parse_agent(args)
     _check(args, installs)
     try:
         import dragoman.mcp.server  # noqa: F401
@@ -143,16 +139,12 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"dragoman mcp needs an extra: pip install 'dragoman[mcp]' ({error})") from None
     if installs:
         return asyncio.run(_install(args, client))
-    if args.debug:
-        from dragoman.observe.logs import configure
-
-        configure("debug")
     return _serve_http(args) if args.http else asyncio.run(_serve_stdio(args))
 
 
 def _check(args: argparse.Namespace, installs: bool) -> None:
     """Refuse options that contradict each other."""
-    from dragoman.server.runtime import is_loopback
+    from dragoman.server.address import is_loopback
 
     if installs and args.http:
         args.refuse("install writes the command for standard input and output: leave out --http")
@@ -197,9 +189,9 @@ async def _agent_server(args: argparse.Namespace) -> Any:
     name = about = version = ""
     try:
         async with asyncio.timeout(CARD_SECONDS):
-            client = await clients.take()
+            client = await clients.acquire()
             name, about, version = client.card.name, client.card.description, client.card.version
-            await clients.give_back(client)
+            await clients.release(client)
     except (A2AError, OSError, TimeoutError, ValueError) as error:
         if not args.forward_auth or not isinstance(error, Unauthenticated):
             show.say(f"dragoman: the agent does not answer yet: {error or 'it took too long'}", sys.stderr)
@@ -260,7 +252,7 @@ def _serve_http(args: argparse.Namespace) -> int:
 
 
 async def _install(args: argparse.Namespace, name: str) -> int:
-    from dragoman.mcp.install import CLIENTS, NAME, InstallError, config_file, entry, plan, write
+    from dragoman.mcp.install import CLIENTS, NAME, InstallError, config_file, make_entry, plan_change, write
 
     client = CLIENTS.get(name)
     if client is None:
@@ -268,6 +260,11 @@ async def _install(args: argparse.Namespace, name: str) -> int:
     assert client is not None
     if args.name and not NAME.fullmatch(args.name):
         args.refuse("--name: letters, digits, - and _, at most 32")
+    try:
+        resolve_target(args.url, read_agents())
+    except (A2AError, ValueError) as error:  # an agent that is away is added, a name of nothing is not
+        show.say(f"dragoman: {error}", sys.stderr)
+        return FAILURE
     given = _arguments(args)
     server, problem = args.name, ""
     if not server or not args.only_print:
@@ -275,8 +272,8 @@ async def _install(args: argparse.Namespace, name: str) -> int:
         server = server or _server_name(card_name, args.url)
     try:
         path = config_file(client, args.scope, folder=Path.cwd(), env=os.environ)
-        added = entry(client, [*_command(), *given])
-        change = plan(client, path, server, added, force=args.force)
+        added = make_entry(client, [*_command(), *given])
+        change = plan_change(client, path, server, added, force=args.force)
         if args.only_print:
             show.say(f"{path}:", sys.stderr)
             print(change.snippet, end="")
@@ -291,8 +288,8 @@ async def _install(args: argparse.Namespace, name: str) -> int:
     print(f"{client.title}: added the server {server!r} to {path}")
     if copy is not None:
         print(f"the file as it was: {copy}")
-    if client.then:
-        print(f"now: {client.then}")
+    if client.next_step:
+        print(f"now: {client.next_step}")
     _warn(client, args)
     if problem:
         show.say(f"dragoman: the agent does not answer now: {problem}", sys.stderr)

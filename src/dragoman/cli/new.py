@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.cli.arguments import add_command
+from dragoman.cli.arguments import add_command, describe
 
 EPILOG = """\
 Templates:
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         written = write_project(folder, args.template)
     except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
+        print(f"dragoman: {describe(error)}", file=sys.stderr)
         return 1
     for path in written:
         print(f"made {path}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command, add_flag
@@ -35,15 +35,41 @@ def register(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 if all was ported, 2 if something needs a person."""
-    from dragoman.executor.porting import imported_packages, port, port_requirements
-
     if not args.path.exists():
         raise SystemExit(f"{args.path}: no such file or folder")
-    changes: dict[Path, tuple[str, str]] = {}
-    remarks: list[str] = []
+    changes, imported, remarks = _port_programs(args.path)
+    changes += _port_requirements(args.path, imported)
+    for change in changes:
+        if args.diff:
+            show.say(change.diff())
+        else:
+            change.file.write_text(change.new, encoding="utf-8")
+            show.say(f"ported  {change.file}")
+    if not changes:
+        show.say(f"nothing in {args.path} imports a2a-sdk")
+    for remark in remarks:
+        show.say(f"look at {remark}")
+    return 2 if remarks else 0
+
+
+class _Change(NamedTuple):
+    file: Path
+    old: str
+    new: str
+
+    def diff(self) -> str:
+        old, new = self.old.splitlines(keepends=True), self.new.splitlines(keepends=True)
+        return "".join(difflib.unified_diff(old, new, str(self.file), str(self.file))).rstrip("\n")
+
+
+def _port_programs(path: Path) -> tuple[list[_Change], dict[Path, set[str]], list[str]]:
+    """Python files that change, the packages that each file imports afterwards, and what needs a person."""
+    from dragoman.executor.porting import imported_packages, port
+
+    changes: list[_Change] = []
     imported: dict[Path, set[str]] = {}
-    """What each file imports after it was ported."""
-    for file in _files(args.path, ".py"):
+    remarks: list[str] = []
+    for file in _files(path, ".py"):
         try:
             old = file.read_text(encoding="utf-8")
             ported = port(old)
@@ -53,28 +79,23 @@ def run(args: argparse.Namespace) -> int:
             continue
         remarks += [f"{file}:{remark.line}: {remark.text}" for remark in ported.remarks]
         if ported.changed:
-            changes[file] = (old, ported.text)
-    for file in [*_files(args.path, ".txt"), *_files(args.path, ".toml")]:
+            changes.append(_Change(file, old, ported.text))
+    return changes, imported, remarks
+
+
+def _port_requirements(path: Path, imported: Mapping[Path, set[str]]) -> list[_Change]:
+    """Files of requirements that change. `imported`: the packages that each Python file imports."""
+    from dragoman.executor.porting import port_requirements
+
+    changes: list[_Change] = []
+    for file in [*_files(path, ".txt"), *_files(path, ".toml")]:
         if file.name == "pyproject.toml" or file.name.startswith("requirements"):
             old = file.read_text(encoding="utf-8")
             below = set().union(*(names for each, names in imported.items() if file.parent in each.parents))
             new = port_requirements(old, below, keep_sdk="a2a" in below)
             if new != old:
-                changes[file] = (old, new)
-    for file, (old, new) in changes.items():
-        if args.diff:
-            lines = difflib.unified_diff(
-                old.splitlines(keepends=True), new.splitlines(keepends=True), str(file), str(file)
-            )
-            show.say("".join(lines).rstrip("\n"))
-        else:
-            file.write_text(new, encoding="utf-8")
-            show.say(f"ported  {file}")
-    if not changes:
-        show.say(f"nothing in {args.path} imports a2a-sdk")
-    for remark in remarks:
-        show.say(f"look at {remark}")
-    return 2 if remarks else 0
+                changes.append(_Change(file, old, new))
+    return changes
 
 
 def _files(path: Path, suffix: str) -> Iterator[Path]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 import sys
 import time
 from typing import Any
 
 from dragoman.cli import show
 from dragoman.cli.arguments import add_address, add_command, add_flag, add_verbs, exit_on, secret
-from dragoman.cli.connect import run_with_store
+from dragoman.cli.connect import add_store, run_with_store
 from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
 from dragoman.model.content import Message
 from dragoman.model.ids import timestamp
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.push.receive import Received, Verifier
-from dragoman.stores import default_store
 
 LISTEN_EPILOG = """\
 Runs a webhook that prints each push notification. Without --token, --secret or --jwks it accepts all notifications.
@@ -58,6 +56,7 @@ def run_listen(args: argparse.Namespace) -> int:
     from dragoman.auth.jwks import FetchedKeys
     from dragoman.push.webhook import Webhook
     from dragoman.server.http1.server import HttpServer
+    from dragoman.server.runtime import bind
     from dragoman.server.workers import stop_signals
 
     with exit_on(ValueError):
@@ -69,11 +68,8 @@ def run_listen(args: argparse.Namespace) -> int:
             audience=args.audience,
             insecure=True,
         )
-    try:
-        listener = socket.create_server((args.host, args.port))
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SystemExit(f"dragoman: cannot listen on {args.host}:{args.port}: {why}") from None
+    listener = bind(args.host, args.port)
+    listener.listen()
     print(f"listening on http://{args.host}:{listener.getsockname()[1]}/", flush=True)
     app = Webhook(_print_json if args.json else _print_line, verifier)
     asyncio.run(HttpServer(app, listener).serve(stop_signals()))
@@ -101,7 +97,7 @@ def _print_line(received: Received) -> None:
     sys.stdout.flush()
 
 
-LIMIT = 1000
+MAX_LISTED = 1000
 
 EPILOG = """\
 The server tries again when a webhook fails, and gives up after a day or 60 attempts. Later notifications of the task wait behind the failed one.
@@ -127,15 +123,13 @@ def _register_push(commands: Any) -> None:
     )
     add_flag(again, "--dead", help="all that were given up")
     add_flag(again, "--from-start", help="send all events of the task again")
-    for each in (listing, again):
-        each.add_argument(
-            "--store", default=default_store(), help="the server's store (default: %(default)s)"
-        )
+    add_store(listing)
+    add_store(again)
 
 
 async def run_list(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
-        found = await store.push_queue.find(dead=args.dead, limit=LIMIT)
+        found = await store.push_queue.find(dead=args.dead, limit=MAX_LISTED)
         if args.json:
             show.json([_document(each) for each in found])
         else:
@@ -152,7 +146,7 @@ async def run_redeliver(args: argparse.Namespace) -> int:
     async def work(store: Store) -> int:
         keys, push_queue = args.keys, store.push_queue
         if args.dead:
-            keys = [*keys, *(each.key for each in await push_queue.find(dead=True, limit=LIMIT))]
+            keys = [*keys, *(each.key for each in await push_queue.find(dead=True, limit=MAX_LISTED))]
         cursor = 0 if args.from_start else None
         missing = [key for key in dict.fromkeys(keys) if not await push_queue.redeliver(key, cursor=cursor)]
         for key in missing:

@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_command, add_flag, secret
+from dragoman.cli.arguments import add_command, add_flag, describe, secret
 from dragoman.cli.connect import (
     EXIT_STATES,
     add_agent_options,
@@ -26,6 +28,7 @@ from dragoman.cli.connect import (
 from dragoman.client import Client, Reply, Stream, file
 from dragoman.client.content import to_part
 from dragoman.client.reply import describe_end
+from dragoman.client.transport.transport import NOT_JSON
 from dragoman.model.content import Part
 from dragoman.model.ops import PushConfig
 from dragoman.model.task import Task
@@ -110,9 +113,10 @@ class _SetMediaType(argparse.Action):
 
 async def run(args: argparse.Namespace) -> int:
     try:
-        content, more = build_message(args, parse_agent(args))
+        parse_agent(args, rest="text_words")
+        content, more = build_message(args)
     except OSError as error:
-        return report_error(ValueError(str(error)), args)
+        return report_error(ValueError(describe(error)), args)
     except ValueError as error:
         return report_error(error, args)
 
@@ -126,9 +130,9 @@ async def run(args: argparse.Namespace) -> int:
     return await run_with_agent(args, work)
 
 
-def build_message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
+def build_message(args: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     """Build the arguments of `Client.send`."""
-    text = " ".join(words)
+    text = " ".join(args.text_words)
     if text == "-" or not (text or args.parts):
         text = _standard_input()
     content: list[Any] = [text] if text else []
@@ -137,13 +141,16 @@ def build_message(args: argparse.Namespace, words: list[str]) -> tuple[list[Any]
         raise ValueError("there is nothing to send: add text, a file or data")
     more = {"skill": args.skill, "task": args.task_id, "context": args.context_id, "key": args.key}
     if args.metadata:
-        more["metadata"] = msgspec.json.decode(args.metadata.encode(), type=dict[str, Any])
+        with _about("--metadata is not a JSON object"):
+            more["metadata"] = msgspec.json.decode(args.metadata.encode(), type=dict[str, Any])
     if args.push:
         more["push"] = PushConfig(url=args.push, token=args.push_token)
     return content, more
 
 
 def _standard_input() -> str:
+    if sys.stdin.isatty():
+        show.say("Type the message, and end it with Ctrl-D.", sys.stderr)
     text = sys.stdin.read().strip()
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("standard input is not UTF-8 text: use -f to send a file as it is")
@@ -152,11 +159,24 @@ def _standard_input() -> str:
 
 def _part(kind: str, value: str, media_type: str) -> Any:
     if kind == "data":
-        text = _standard_input() if value == "-" else Path(value).read_text() if _is_file(value) else value
-        part = Part(data=msgspec.json.decode(text.encode()), media_type="application/json")
+        is_file = value != "-" and _is_file(value)
+        text = (
+            Path(value).read_bytes() if is_file else (_standard_input() if value == "-" else value).encode()
+        )
+        with _about(f"{value} is not JSON" if is_file else "--data is neither JSON nor a file"):
+            part = Part(data=msgspec.json.decode(text), media_type="application/json")
     else:
         part = file(value) if kind == "file" else to_part(value)
     return replace(part, media_type=media_type) if media_type else part
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Say which option is wrong."""
+    try:
+        yield
+    except NOT_JSON as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def _is_file(value: str) -> bool:
@@ -174,7 +194,7 @@ async def _print_stream(stream: Stream, args: argparse.Namespace) -> int:
                 answer.piece(piece)
     except asyncio.CancelledError:  # Ctrl-C
         answer.end()
-        if stream.task is not None and not stream.task.state.over:
+        if stream.task is not None and not stream.task.state.settled:
             watch = f"dragoman task subscribe {args.url} {shlex.quote(stream.task.id)}"
             show.say(f"the task continues: {watch}", sys.stderr)
         raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 from functools import partial
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.buses import open_bus
 from dragoman.cli.arguments import (
@@ -14,11 +15,13 @@ from dragoman.cli.arguments import (
     add_command,
     add_flag,
     add_limits,
+    add_quiet,
     add_repeated,
     add_serving,
     add_tls,
     checked,
     count,
+    days,
     exit_on,
     number,
     positive_number,
@@ -48,6 +51,13 @@ One agent has the path /, several have the paths /<id>. All versions of A2A use 
   dragoman serve --mcp-server "npx -y @modelcontextprotocol/server-memory"    the tools of an MCP server as an agent
   dragoman serve hello.py --console                             with pages that show its tasks: open the URL it prints
 """
+
+
+_SERVE_OPTIONS = (
+    "host", "port", "store", "grpc_port", "grpc_public", "public_url", "trusted_proxies", "cors_origins", "tls_cert", "tls_key",
+    "tls_client_ca", "keys", "workers", "drain", "ttl", "max_running", "retain", "retain_unfinished", "log_level", "insecure", "mcp",
+)  # fmt: skip
+"""Options that `serve` takes as they are, under the same name."""
 
 
 def register(commands: Any) -> None:
@@ -88,6 +98,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "--trusted-proxy",
         "CIDR",
         "trust Forwarded headers of proxies in this network; may be repeated",
+        dest="trusted_proxies",
     )
     add_repeated(
         parser,
@@ -95,6 +106,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "ORIGIN",
         "web pages that may call agents: https://app.example.com, or * for all; may be repeated (default: none)",
         type=checked(lambda text: Cors([text])),
+        dest="cors_origins",
     )
     add_tls(parser)
     parser.add_argument(
@@ -122,25 +134,31 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--retain-days",
-        type=positive_number,
+        type=days,
+        dest="retain",
+        metavar="RETAIN_DAYS",
         help="delete finished tasks after this many days (default: never)",
     )
     parser.add_argument(
         "--retain-unfinished-days",
-        type=positive_number,
+        type=days,
+        dest="retain_unfinished",
+        metavar="RETAIN_UNFINISHED_DAYS",
         help="delete unfinished tasks that no node runs and that did not change for this many days (default: never)",
     )
     parser.add_argument(
         "--log", default="plain", choices=("plain", "json"), help="format of log lines (default: %(default)s)"
     )
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_const",
-        const="warning",
-        dest="log_level",
-        help="log only warnings and errors: --log-level warning",
-    )
+    add_quiet(parser)
+    _add_quotas(parser)
+    add_limits(parser)
+    _add_push(parser)
+    _add_monitoring(parser)
+    add_console(parser)
+    add_catalogue(parser)
+
+
+def _add_quotas(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits of one caller", "default: no limit")
     limits.add_argument("--rate", type=positive_number, help="operations per second")
     limits.add_argument("--burst", type=count, default=20, help="operations at once, before --rate counts")
@@ -149,6 +167,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--shared-quotas",
         action=argparse.BooleanOptionalAction,
+        dest="shared",
         help="count rates and concurrency over all servers that use the store (default: with PostgreSQL)",
     )
     overall = parser.add_argument_group("limits of all callers together", "default: no limit")
@@ -170,28 +189,31 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         default=10_000,
         help="tasks that run at a time in each worker (default: %(default)s)",
     )
-    add_limits(parser)
-    push = parser.add_argument_group("push notifications")
-    add_repeated(push, "--push-only", "HOST", "allow webhooks only on this host; may be repeated")
+
+
+def _add_push(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("push notifications")
+    add_repeated(group, "--push-only", "HOST", "allow webhooks only on this host; may be repeated")
     add_repeated(
-        push,
+        group,
         "--push-trust",
         "CIDR",
         "allow webhooks in this private network; may be repeated",
         type=checked(partial(ip_network, strict=False)),
     )
-    add_flag(push, "--push-challenge", help="ask a new webhook first whether it wants notifications")
+    add_flag(group, "--push-challenge", help="ask a new webhook first whether it wants notifications")
     add_flag(
-        push,
+        group,
         "--allow-private-push",
         help="for development: allow webhooks on this machine and in private networks, also over plain HTTP",
     )
-    monitoring = parser.add_argument_group("monitoring")
-    add_flag(monitoring, "--no-metrics", help="do not serve /metrics")
-    add_flag(monitoring, "--no-audit", help="write no audit log")
-    add_flag(monitoring, "--otel", help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)")
-    add_console(parser)
-    add_catalogue(parser)
+
+
+def _add_monitoring(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("monitoring")
+    add_flag(group, "--no-metrics", help="do not serve /metrics")
+    add_flag(group, "--no-audit", help="write no audit log")
+    add_flag(group, "--otel", help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)")
 
 
 def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
@@ -322,52 +344,20 @@ def read_server_options(args: argparse.Namespace) -> ServeOptions:
     from dragoman.observe.limit import Quota
     from dragoman.server.options import ServeOptions
 
-    return ServeOptions(
-        host=args.host,
-        port=args.port,
-        store=args.store,
+    options = ServeOptions(
         bus=args.bus or "",
-        grpc_port=args.grpc_port,
-        grpc_public=args.grpc_public,
-        public_url=args.public_url,
-        trusted_proxies=args.trusted_proxy,
-        cors_origins=args.cors_origin,
-        tls_cert=args.tls_cert,
-        tls_key=args.tls_key,
-        tls_client_ca=args.tls_client_ca,
-        keys=args.keys,
-        workers=args.workers,
-        drain=args.drain,
-        ttl=args.ttl,
-        max_running=args.max_running,
-        retain=None if args.retain_days is None else args.retain_days * 86_400,
-        retain_unfinished=None
-        if args.retain_unfinished_days is None
-        else args.retain_unfinished_days * 86_400,
         push=_push(args),
-        log_level=args.log_level,
         log_lines=args.log,
-        quota=Quota(
-            rate=args.rate,
-            burst=args.burst,
-            concurrency=args.concurrency,
-            open_tasks=args.open_tasks,
-            agent_rate=args.agent_rate,
-            agent_burst=args.agent_burst,
-            agent_concurrency=args.agent_concurrency,
-            queue=args.queue,
-            shared=args.shared_quotas,
-        ),
+        quota=Quota(**{each.name: getattr(args, each.name) for each in fields(Quota)}),
         limits=read_limits(args),
         metrics=not args.no_metrics,
         metrics_token=os.environ.get("DRAGOMAN_METRICS_TOKEN", ""),
         audit=not args.no_audit,
         tracer=_tracer() if args.otel else None,
-        insecure=args.insecure,
         console=_console(args),
-        mcp=args.mcp,
         catalogue=read_catalogue(args),
     )
+    return cast("ServeOptions", {name: getattr(args, name) for name in _SERVE_OPTIONS} | options)
 
 
 def _console(args: argparse.Namespace) -> Any:

@@ -18,7 +18,7 @@ import msgspec
 from dragoman.client.reply import Piece
 from dragoman.model.content import Message, Part
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
-from dragoman.observe.terminal import sanitize
+from dragoman.observe.terminal import sanitize, sanitize_for
 
 
 def console() -> Any:
@@ -30,11 +30,6 @@ def console() -> Any:
     except ImportError:
         return None
     return Console(highlight=False)
-
-
-def sanitize_for(text: str, to: TextIO | None = None) -> str:
-    """Sanitize `text` if `to` (standard output) is a terminal."""
-    return sanitize(text) if (to or sys.stdout).isatty() else text
 
 
 def say(text: str, to: TextIO | None = None) -> None:
@@ -213,16 +208,20 @@ class Answer:
         event = piece.event
         artifact = event.artifact.artifact_id if isinstance(event, ArtifactUpdate) else ""
         if piece.replaces:
-            self._void([artifact] if artifact else list(self._pieces))
+            self._discard([artifact] if artifact else list(self._pieces))
         if piece.text:
             self._add(artifact, piece.text)
         for part in piece.parts:
-            if (aside := _aside(part)) is not None:
+            if (aside := _describe_hub_note(part)) is not None:
                 self._break_line()
                 self.progress.say(aside, stays=True)
             elif line := describe_part(part):
                 self._add(artifact, line, whole=True)
-        if piece.status and not piece.text and not (piece.state.terminal and self._printed(piece.status)):
+        if (
+            piece.status
+            and not piece.text
+            and not (piece.state.terminal and self._repeats_answer(piece.status))
+        ):
             self._break_line()
             self.progress.say(piece.status)
 
@@ -251,14 +250,14 @@ class Answer:
                 text = text.lstrip("\n")
             self._write(text)
 
-    def _void(self, artifacts: Sequence[str]) -> None:
+    def _discard(self, artifacts: Sequence[str]) -> None:
         printed = [text for each in artifacts for text in self._pieces.pop(each, ())]
         if printed and self._live:
             self.progress.leave()
             self._break_line()
             self._write("(the answer starts again)\n")
 
-    def _printed(self, status: str) -> bool:
+    def _repeats_answer(self, status: str) -> bool:
         """Whether a status only repeats the answer, as that of a finished task may."""
         return any("".join(pieces).strip() == status.strip() for pieces in self._pieces.values())
 
@@ -273,7 +272,7 @@ class Answer:
             self._write("\n")
 
 
-def _aside(part: Part) -> str | None:
+def _describe_hub_note(part: Part) -> str | None:
     """The line for an event of a hub beside the answer (a delegated answer, a command); None for every other part."""
     if not isinstance(part.data, dict) or not any(name.startswith("x-arbiter.") for name in part.metadata):
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import show
-from dragoman.cli.arguments import CommandParser, add_command, add_flag, add_verbs, secret
+from dragoman.cli.arguments import CommandParser, add_command, add_flag, add_verbs, iso_time, secret
 from dragoman.cli.connect import (
     EXIT_STATES,
     add_agent_options,
@@ -42,7 +42,10 @@ def _add_list(parser: CommandParser) -> None:
     parser.add_argument("--state", default="", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     parser.add_argument("--context-id", default="", metavar="ID", help="only tasks of this conversation")
     parser.add_argument(
-        "--since", default="", metavar="TIME", help="only tasks that changed after this time (ISO 8601)"
+        "--since",
+        type=iso_time,
+        metavar="TIME",
+        help="only tasks that changed after this time (ISO 8601)",
     )
     parser.add_argument(
         "-n", "--limit", type=_number, default=50, help="at most this number of tasks (default: 50)"
@@ -64,7 +67,7 @@ async def run_list(args: argparse.Namespace) -> int:
         listed = agent.list(
             context=args.context_id,
             state=args.state,
-            since=args.since,
+            since=args.since or "",
             history=1,
             artifacts=True,
             page_size=size,
@@ -138,8 +141,7 @@ def _verb(verbs: Any, name: str, work: Work, about: str, *more: str) -> CommandP
     names = ("id", *(f"{each}_given" for each in more))
 
     async def run(args: argparse.Namespace) -> int:
-        if left := parse_agent(args, *names):
-            args.refuse(f"{left[0]!r} is one word too many")
+        parse_agent(args, *names)
         return await run_with_agent(args, lambda agent: work(agent, args))
 
     aliases = ["watch"] if name == "subscribe" else []

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from dragoman.cli import show
-from dragoman.cli.arguments import add_command, add_flag, add_verbs
-from dragoman.cli.hub import read
+from dragoman.cli.arguments import CommandParser, add_command, add_flag, add_verbs
+from dragoman.cli.hub import add_hub_store, read
 from dragoman.engine.protocols import Store
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
@@ -32,6 +32,8 @@ from dragoman.stores import open_store
 
 WAITS, WAIT_SECONDS = 50, 0.2
 """How often, and after how long, it is looked whether the tasks of a tenant have ended."""
+Work = Callable[[Tenants, argparse.Namespace], Awaitable[None]]
+
 EPILOG = """\
   dragoman tenant add acme          create a tenant and print its token, only this once
   dragoman tenant rotate acme       replace all its tokens by one; tasks that run with the old ones are canceled
@@ -59,84 +61,81 @@ def register(commands: Any) -> None:
         commands, "tenant", "create, list, rename and disable tenants of a hub; manage their tokens", EPILOG
     )
     verbs = add_verbs(parser)
-    for verb, work, about in (
-        ("add", _add, "create a tenant"),
-        ("list", _list, "list tenants"),
-        ("rename", _rename, "give a tenant another name"),
-        ("export", _export, "write everything of a tenant to a ZIP archive"),
-        ("delete", _delete, "delete a tenant with everything it has"),
-        ("disable", _disable, "refuse requests of a tenant"),
-        ("enable", _enable, "accept requests of a tenant again"),
-        ("rotate", _rotate, "replace all tokens of a tenant by one"),
-        ("tokens", _tokens, "list the tokens and users of a tenant"),
-        ("add-token", _add_token, "create another token of a tenant, and print it"),
-        ("rotate-token", _rotate_token, "replace one token of a tenant"),
-        ("revoke-token", _revoke_token, "revoke a token of a tenant, or block a user"),
-        ("allow-user", _allow_user, "unblock a user"),
-        ("policy", _policy, "show or change what a tenant may use and store"),
-        ("rotate-admin", _rotate_admin, "replace the admin token, and print it"),
-    ):
-        each = add_command(verbs, verb, about, run=run)
-        if verb not in ("list", "rotate-admin"):
-            each.add_argument(
-                "name", help="name or number of the tenant" if verb != "add" else "name of the new tenant"
-            )
-        if verb == "export":
-            each.add_argument(
-                "-o", "--output", metavar="FILE", help="the archive (default: tenant-NUMBER-TIME.zip)"
-            )
-        if verb == "delete":
-            add_flag(each, "--yes", help="do not ask")
-        if verb == "rename":
-            each.add_argument("new_name", help="the new name")
-        if verb == "policy":
-            each.add_argument(
-                "changes",
-                nargs="*",
-                metavar="MEMBER=VALUE",
-                help="such as max_memories=100, models=openai/*,fast, approve=none; default: as the hub says",
-            )
-        if verb == "add-token":
-            each.add_argument("token", help="name of the new token")
-            each.add_argument(
-                "--scope", choices=SCOPES, default=RUN, help="what it may do (default: %(default)s)"
-            )
-        if verb in ("rotate-token", "revoke-token", "allow-user"):
-            each.add_argument("token", type=int, help="number of the token; `tokens` lists them")
-        if verb in ("add-token", "rotate-token"):
-            each.add_argument(
-                "--expires",
-                type=seconds,
-                metavar="TIME",
-                help="how long it is valid: 90d, 12h (default: for ever)",
-            )
-        if verb in ("rotate", "rotate-token", "rotate-admin"):
-            each.add_argument(
-                "--overlap",
-                type=seconds,
-                default=0,
-                metavar="TIME",
-                help="how long the old token is valid beside the new one: 24h (default: it ends at once)",
-            )
-        each.add_argument("--data", help="the hub's folder (default: ~/.dragoman)")
-        each.add_argument(
-            "--store", help="the hub's database, if it is not in its folder: postgresql://host/database"
-        )
-        each.set_defaults(work=work)
+    _verb(verbs, "add", _add, "create a tenant", tenant="name of the new tenant")
+    _verb(verbs, "list", _list, "list tenants", tenant="")
+    rename = _verb(verbs, "rename", _rename, "give a tenant another name")
+    rename.add_argument("new_name", help="the new name")
+    export = _verb(verbs, "export", _export, "write everything of a tenant to a ZIP archive")
+    export.add_argument(
+        "-o", "--output", metavar="FILE", help="the archive (default: tenant-NUMBER-TIME.zip)"
+    )
+    delete = _verb(verbs, "delete", _delete, "delete a tenant with everything it has")
+    add_flag(delete, "--yes", help="do not ask")
+    _verb(verbs, "disable", _disable, "refuse requests of a tenant")
+    _verb(verbs, "enable", _enable, "accept requests of a tenant again")
+    _add_overlap(_verb(verbs, "rotate", _rotate, "replace all tokens of a tenant by one"))
+    _verb(verbs, "tokens", _tokens, "list the tokens and users of a tenant")
+    token = _verb(verbs, "add-token", _add_token, "create another token of a tenant, and print it")
+    token.add_argument("token", help="name of the new token")
+    token.add_argument("--scope", choices=SCOPES, default=RUN, help="what it may do (default: %(default)s)")
+    _add_expiry(token)
+    rotate = _verb(verbs, "rotate-token", _rotate_token, "replace one token of a tenant")
+    _add_number(rotate)
+    _add_expiry(rotate, "as long as the old one was made for")
+    _add_overlap(rotate)
+    _add_number(_verb(verbs, "revoke-token", _revoke_token, "revoke a token of a tenant, or block a user"))
+    _add_number(_verb(verbs, "allow-user", _allow_user, "unblock a user"))
+    policy = _verb(verbs, "policy", _policy, "show or change what a tenant may use and store")
+    policy.add_argument(
+        "changes",
+        nargs="*",
+        metavar="MEMBER=VALUE",
+        help="such as max_memories=100, models=openai/*,fast, approve=none; default: as the hub says",
+    )
+    admin = _verb(verbs, "rotate-admin", _rotate_admin, "replace the admin token, and print it", tenant="")
+    _add_overlap(admin)
+
+
+def _verb(
+    verbs: Any, name: str, work: Work, about: str, *, tenant: str = "name or number of the tenant"
+) -> CommandParser:
+    """Add a verb. `tenant`: what its argument NAME is; empty: it has none."""
+    parser = add_command(verbs, name, about, run=run)
+    if tenant:
+        parser.add_argument("name", help=tenant)
+    add_hub_store(parser)
+    parser.set_defaults(work=work)
+    return parser
+
+
+def _add_number(parser: CommandParser) -> None:
+    parser.add_argument("token", type=int, help="number of the token; `tokens` lists them")
+
+
+def _add_expiry(parser: CommandParser, default: str = "for ever") -> None:
+    parser.add_argument(
+        "--expires", type=seconds, metavar="TIME", help=f"how long it is valid: 90d, 12h (default: {default})"
+    )
+
+
+def _add_overlap(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--overlap",
+        type=seconds,
+        default=0,
+        metavar="TIME",
+        help="how long the old token is valid beside the new one: 24h (default: it ends at once)",
+    )
 
 
 async def run(args: argparse.Namespace) -> int:
-    work: Callable[[Tenants, argparse.Namespace], Awaitable[None]] = args.work
     given = read(args)
     folder = given.folder
-    if work is not _add and not given.store and not (folder / "hub.db").is_file():
-        print(f"dragoman: there is no hub in {folder}: `dragoman init` creates one", file=sys.stderr)
-        return 1
     database = open_database(given.tasks, folder, policy=given.policy)
     try:
-        await database.open()
+        await database.open(create=args.work is _add)
         args.store_url, args.folder, args.database, args.blobs = given.tasks, folder, database, given.blobs
-        await work(Tenants(database), args)
+        await args.work(Tenants(database), args)
     finally:
         await database.close()
     return 0
@@ -244,7 +243,7 @@ async def _delete(tenants: Tenants, args: argparse.Namespace) -> None:
         deletion = TenantDeletion(args.database, store, args.folder / "workspaces", contents)
         await deletion.begin(tenant, actor="cli")
         for _ in range(WAITS):  # a hub that runs cancels its tasks within a second
-            if await deletion.go_on():
+            if await deletion.continue_deletions():
                 print(f"tenant {tenant.id} ({tenant.name}) is deleted", file=sys.stderr)
                 return
             await asyncio.sleep(WAIT_SECONDS)
@@ -292,7 +291,7 @@ async def _revoke_token(tenants: Tenants, args: argparse.Namespace) -> None:
 
 
 async def _allow_user(tenants: Tenants, args: argparse.Namespace) -> None:
-    await tenants.tokens.allow((await tenants.find(args.name)).id, args.token, actor="cli")
+    await tenants.tokens.unblock((await tenants.find(args.name)).id, args.token, actor="cli")
 
 
 def seconds(text: str) -> int:
@@ -319,4 +318,4 @@ async def _rotate_admin(tenants: Tenants, args: argparse.Namespace) -> None:
         raise InvalidParams(
             "the admin token is the setting admin_token: change it there, and start the hub again"
         )
-    await tenants.rotate_admin(show=lambda token: print(token, flush=True), overlap=args.overlap)
+    await tenants.rotate_admin_token(show=lambda token: print(token, flush=True), overlap=args.overlap)

@@ -87,11 +87,13 @@ class AuthorizedTransport:
                 return response
             await response.read()
             target = _join_redirect(url, target)
-            if method != "GET" and (response.status == 303 or origin_of(target) != origin_of(url)):
+            if method != "GET" and origin_of(target) != origin_of(url):
                 raise InvalidAgentResponse(
                     f"{url} redirects to {target}; a message does not follow to another origin: "
                     "connect there if you trust it"
                 )
+            if method != "GET" and response.status == 303:
+                raise InvalidAgentResponse(f"{url} took the request, and shows its answer only at {target}")
             if (redirects := redirects + 1) > _MAX_REDIRECTS:
                 raise InvalidAgentResponse(f"{url} redirects in circles")
             url = target

@@ -25,6 +25,7 @@ from dragoman.client.transport.transport import (
     Rejected,
     Transport,
     decode_json,
+    error_class,
     read_at_most,
     to_error,
 )
@@ -143,7 +144,9 @@ class RemoteCatalogue:
             except NotThere:
                 continue
         if document is None:
-            raise Rejected(f"there is no catalogue at {self.url}")
+            raise Rejected(
+                f"there is no catalogue at {self.url} (`dragoman serve --catalogue` publishes one)"
+            )
         version = _word(document, "specVersion")
         if path == AI_CATALOG and version.partition(".")[0] not in ("", "1"):
             raise InvalidAgentResponse(
@@ -167,7 +170,10 @@ class RemoteCatalogue:
         except TimeoutError:
             raise Unreachable(f"{url} did not answer within {_SECONDS:g} s") from None
         if response.status != 200:
-            raise to_error(response, answer, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
+            # an answer in the form of an error of A2A says no more than its status
+            raise to_error(
+                response, answer, url, lambda document, status: error_class(status)(f"{url}: HTTP {status}")
+            )
         try:
             document = decode_json(answer)
         except NOT_JSON as error:

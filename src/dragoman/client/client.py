@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
     TaskPage,
 )
+from dragoman.model.options import check_options
 from dragoman.model.task import TERMINAL, StatusUpdate, Task, TaskState
 
 _MAX_QUESTIONS = 16
@@ -135,8 +137,8 @@ class Client:
                         break  # the stream may stay open until somebody grants it
             reply = stream.reply
         else:
-            reply = await self._send(*build_request(content, deadline, **options))
-            if not reply.state.over:
+            reply = await self._send(*_build_request(content, deadline, options))
+            if not reply.state.settled:
                 reply = await self._wait(reply.id, deadline)
         if reply.task is not None and reply.state in TERMINAL and reply.state is not TaskState.COMPLETED:
             raise TaskFailed(reply.task)
@@ -151,7 +153,7 @@ class Client:
         continues a task, `context` a conversation, given as an id or a reply. `wait=False` returns as soon as the agent
         has the message. `key` is the idempotency key, new for each message unless given.
         """
-        return await self._send(*build_request(content, self._deadline(timeout), **options))
+        return await self._send(*_build_request(content, self._deadline(timeout), options))
 
     def stream(self, *content: Any, timeout: float | None = None, **options: Unpack[SendOptions]) -> Stream:
         """Send a message and read the answer as it comes. Options as for `send`.
@@ -159,7 +161,7 @@ class Client:
         With `task=reply` the pieces are what the agent says now, without what the reply already has.
         """
         deadline = self._deadline(timeout)
-        call, request = build_request(content, deadline, **options)
+        call, request = _build_request(content, deadline, options)
         known = self._questions.pop(request.message.task_id, None)
         known = task_of(options.get("task", "")) or known
         continues = bool(request.message.task_id)
@@ -310,12 +312,12 @@ class Client:
         call = Call(deadline=deadline)
         asked = GetTask(id=task)
         now: Task = await self._within(call, self.link.service.call(call, asked, patient=True))
-        if now.state.over:
+        if now.state.settled:
             return Reply.of(self, now)
         stream = Stream(self, self._batches(call, SubscribeToTask(id=task)), deadline)
         async with stream:
             async for piece in stream:
-                if piece.state.over:
+                if piece.state.settled:
                     break
         return stream.reply
 
@@ -368,6 +370,13 @@ def _state(state: TaskState | str) -> TaskState:
     return words[state] if state else TaskState.UNSPECIFIED
 
 
+def _build_request(
+    content: tuple[Any, ...], deadline: float | None, options: SendOptions
+) -> tuple[Call, SendMessage]:
+    check_options(options, SendOptions, "a message", ("timeout",))
+    return build_request(content, deadline, **options)
+
+
 def connect(target: Any, *, timeout: float | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Talk to an agent: `async with connect("https://agent.example.com") as agent:`.
 
@@ -384,6 +393,7 @@ def connect(target: Any, *, timeout: float | None = None, **options: Unpack[Conn
     called with everything that goes over the wire, credentials included (`client/transport/tap.py`). `extensions`: asked for
     with every message, by URI or as a `ClientExtension`.
     """
+    check_options(options, ConnectOptions, "connect", ("timeout",))
     if not isinstance(options.get("version", ""), str):
         raise TypeError('a version is text, such as "1.0"')
     return Client(target, Options(**options), timeout=timeout)
@@ -401,9 +411,9 @@ class ConnectedPeers:
         self._open: dict[str, asyncio.Task[Client]] = {}
 
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
-        opening = self._open.get(name)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if (opening := self._open.get(name)) is None:
             opening = self._open[name] = asyncio.create_task(self._connect(name))
+            opening.add_done_callback(partial(self._opened, name))
         client = await asyncio.shield(opening)
         return client.service, Scope()
 
@@ -414,6 +424,12 @@ class ConnectedPeers:
         for client in await asyncio.gather(*opened, return_exceptions=True):
             if isinstance(client, Client):
                 await client.close()
+
+    def _opened(self, name: str, opening: asyncio.Task[Client]) -> None:
+        """Forget an agent that could not be found: it is looked for again, and callers may name any number of them."""
+        failed = opening.cancelled() or opening.exception() is not None
+        if failed and self._open.get(name) is opening:
+            del self._open[name]
 
     async def _connect(self, name: str) -> Client:
         options = dict(self._options)

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -50,6 +50,17 @@ def read_table(table: str, config: str = CONFIG) -> Any:
     return tables.get(table, {})
 
 
+def read_settings(table: str, known: Collection[str], config: str = CONFIG) -> dict[str, Any]:
+    """The settings of a table. Raises `ValueError`, also for one that is not `known`."""
+    given = read_table(table, config)
+    if not isinstance(given, dict):
+        raise ValueError(f"{place_of([table], config)}: {table} is not a table ([{table}])")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{place_of([table, name], config)}: {unknown_setting(name, known, table)}")
+    return given
+
+
 def unknown_setting(name: str, known: Iterable[str], table: str) -> str:
     near = get_close_matches(name, known, 1)
     hint = f": is it {near[0]!r}?" if near else ""
@@ -68,11 +79,15 @@ _KINDS = {
 _BOUNDS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 
 
-def explain(error: Exception) -> str:
-    """What is wrong with the value of a setting, as the end of a sentence that begins with its name."""
+def explain(error: Exception, table: type[Any] | None = None, name: str = "") -> str:
+    """What is wrong with the value of a setting, as the end of a sentence that begins with its name.
+
+    `table` and `name`: where the setting is declared, to list the values that it can have.
+    """
     reason = str(error).partition(" - at ")[0]
     if unknown := re.fullmatch(r"Invalid enum value (.*)", reason):
-        return f"cannot be {unknown[1]}"
+        values = [each for each in get_args(get_type_hints(table).get(name)) if each] if table else []
+        return f"cannot be {unknown[1]}{': use ' if values else ''}{', '.join(values)}"
     if not (expected := _EXPECTED.fullmatch(reason)):
         return f"has a value that does not fit: {reason[:1].lower()}{reason[1:]}"
     wanted, got, relation, bound = expected.groups()

@@ -5,33 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.client.reply import Reply
+from dragoman.client.reply import AnswerOptions, Reply
 from dragoman.model.content import Message, Part, Role, file_part, plain
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, Configuration, PushConfig, SendMessage
 from dragoman.model.task import Task
 
 
-class SendOptions(TypedDict, total=False):
+class SendOptions(AnswerOptions, total=False):
     """The options of `Client.send`, so that an editor knows them."""
 
-    files: Any
-    data: Any
     task: str | Task
     context: str | Task
-    skill: str
-    metadata: Mapping[str, Any] | None
-    accept: str | Sequence[str]
-    history: int | None
-    wait: bool
-    push: PushConfig | None
-    key: str
-    extensions: str | Sequence[str]
 
 
 def to_part(content: Any) -> Part:
@@ -86,7 +76,7 @@ def _parts_with(message: Message, content: Sequence[Any], files: Any, data: Any)
     return to_parts(spread, files, data)
 
 
-def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name in own and own[name] != value:
             raise ValueError(f"the message has {name!r} in its metadata, and another one was given with it")
@@ -122,7 +112,7 @@ def build_request(
         message = replace(message, parts=_parts_with(message, content, files, data))
     message = message.for_task(id_of(task), context_of(context))
     if about:
-        message = replace(message, metadata=_merged(message.metadata, about))
+        message = replace(message, metadata=_merge(message.metadata, about))
     if extensions:
         used = dict.fromkeys((*message.extensions, *as_tuple(extensions)))
         message = replace(message, extensions=tuple(used))

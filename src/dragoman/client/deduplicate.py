@@ -95,7 +95,7 @@ class ReplayFilter:
         If not, something may be missing before it, and only the peer's current task can tell.
         """
         if isinstance(event, StatusUpdate):
-            return self._saw_task or not event.status.state.over
+            return self._saw_task or not event.status.state.settled
         if not isinstance(event, ArtifactUpdate):
             return True
         id, chunk = event.artifact.artifact_id, _as_text(event.artifact.parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -211,7 +212,9 @@ def resolve_target(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
         return f"http://{name}"
     if "." in host or ":" in name:
         return f"https://{name}"
-    raise NotSent(f"{name!r} is neither a URL nor a file, and [agents] in {CONFIG} has no such name")
+    close = get_close_matches(name, agents, 1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    raise NotSent(f"{name!r} is neither a URL nor a file, and [agents] in {CONFIG} has no such name{hint}")
 
 
 def card_urls(url: str) -> list[str]:

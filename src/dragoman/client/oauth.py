@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_urlsafe
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -52,6 +52,14 @@ class TokenUnavailable(NotSent):
     """A token endpoint is away. The agent cannot have seen the request."""
 
 
+class TokenOptions(TypedDict, total=False):
+    """Options of credentials that fetch their own tokens."""
+
+    client_secret: str
+    token_url: str
+    scopes: Sequence[str]
+
+
 class _Token:
     """An access token that is renewed when it is about to expire, or was refused."""
 
@@ -63,17 +71,18 @@ class _Token:
     def __init__(
         self,
         client_id: str,
-        client_secret: str,
-        token_url: str,
-        scopes: Sequence[str],
+        client_secret: str = "",
+        token_url: str = "",
+        scopes: Sequence[str] = (),
         *,
-        audience: Sequence[str] = (),
-        resource: Sequence[str] = (),
+        audience: str | Sequence[str] = (),
+        resource: str | Sequence[str] = (),
     ) -> None:
         self._client_id, self._client_secret = client_id, client_secret
         self.token_url = token_url
         self._scopes = tuple(scopes)
-        self._for = [("audience", each) for each in audience] + [("resource", each) for each in resource]
+        self._for = [("audience", each) for each in _several(audience)]
+        self._for += [("resource", each) for each in _several(resource)]
         self._refresh_token = ""
         self._access_token = ""
         self._expires = 0.0
@@ -188,14 +197,7 @@ class ClientCredentials(_Token):
         audience: str | Sequence[str] = (),
         resource: str | Sequence[str] = (),
     ) -> None:
-        super().__init__(
-            client_id,
-            client_secret,
-            token_url,
-            scopes,
-            audience=_several(audience),
-            resource=_several(resource),
-        )
+        super().__init__(client_id, client_secret, token_url, scopes, audience=audience, resource=resource)
 
     async def token(self, transport: Transport) -> str:
         """The token itself, for where it does not go into a header."""
@@ -239,7 +241,7 @@ class TokenExchange:
     ) -> None:
         self._client_id, self._client_secret, self.token_url = client_id, client_secret, token_url
         self._subject, self._subject_type, self._requested_type = subject, subject_type, requested_type
-        self._audience, self._resource = _several(audience), _several(resource)
+        self._audience, self._resource = audience, resource
         self._scopes = tuple(scopes)
         self._own = (
             ClientCredentials(client_id, client_secret, token_url=token_url) if actor is True else None
@@ -357,12 +359,10 @@ class AuthorizationCode(_Token):
         client_id: str,
         *,
         redirect_uri: str,
-        client_secret: str = "",
         authorization_url: str = "",
-        token_url: str = "",
-        scopes: Sequence[str] = (),
+        **options: Unpack[TokenOptions],
     ) -> None:
-        super().__init__(client_id, client_secret, token_url, scopes)
+        super().__init__(client_id, **options)
         self.authorization_url, self._redirect_uri = authorization_url, redirect_uri
         self.state = ""
         """What the answer must have, so that it is the answer to our question."""
@@ -423,12 +423,10 @@ class RefreshToken(_Token):
         refresh_token: str,
         *,
         client_id: str,
-        client_secret: str = "",
-        token_url: str = "",
-        scopes: Sequence[str] = (),
         rotated: Callable[[str], Awaitable[None] | None] | None = None,
+        **options: Unpack[TokenOptions],
     ) -> None:
-        super().__init__(client_id, client_secret, token_url, scopes)
+        super().__init__(client_id, **options)
         self._refresh_token = refresh_token
         self._on_rotated = rotated
 
@@ -453,11 +451,9 @@ class DeviceCode(_Token):
         *,
         prompt: Callable[[str, str], Awaitable[None] | None],
         device_url: str = "",
-        token_url: str = "",
-        client_secret: str = "",
-        scopes: Sequence[str] = (),
+        **options: Unpack[TokenOptions],
     ) -> None:
-        super().__init__(client_id, client_secret, token_url, scopes)
+        super().__init__(client_id, **options)
         self.device_url = device_url
         self._prompt = prompt
 

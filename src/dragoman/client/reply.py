@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
 from dragoman.model.content import Artifact, GrowingArtifact, Message, Part, files_of
 from dragoman.model.content import text_of as text_of_parts
 from dragoman.model.fold import LazyFold
-from dragoman.model.ops import Batch
+from dragoman.model.ops import Batch, PushConfig
 from dragoman.model.questions import AskedQuestion, questions_in
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 from dragoman.model.usage import TaskUsage, usage_in
@@ -22,10 +22,32 @@ from dragoman.model.values import convert, convert_text
 T = TypeVar("T")
 
 
+class AnswerOptions(TypedDict, total=False):
+    """The options of `Reply.answer`, so that an editor knows them."""
+
+    files: Any
+    data: Any
+    skill: str
+    metadata: Mapping[str, Any] | None
+    accept: str | Sequence[str]
+    history: int | None
+    wait: bool
+    push: PushConfig | None
+    key: str
+    extensions: str | Sequence[str]
+
+
 class ReplyClient(Protocol):
     """What a reply and a stream need of their `Client`."""
 
-    async def __call__(self, *content: Any, **options: Any) -> Reply: ...
+    async def __call__(
+        self,
+        *content: Any,
+        task: str | Task = ...,
+        context: str | Task = ...,
+        timeout: float | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Reply: ...
 
     async def wait(self, task: str | Task, *, timeout: float | None = None) -> Reply: ...
 
@@ -134,16 +156,17 @@ class Reply(str):
 
     async def wait(self, timeout: float | None = None) -> Reply:
         """The reply once the task is over: finished, or asking."""
-        return self if self.state.over else await self._client.wait(self.id, timeout=timeout)
+        return self if self.state.settled else await self._client.wait(self.id, timeout=timeout)
 
     async def cancel(self) -> Reply:
         return Reply.of(self._client, await self._client.cancel(self.id))
 
-    async def answer(self, *content: Any, **options: Any) -> Reply:
+    async def answer(
+        self, *content: Any, timeout: float | None = None, **options: Unpack[AnswerOptions]
+    ) -> Reply:
         """Answer the agent's question, and wait for the reply. Options as for `Client.send`."""
-        if self.task is None:
-            return await self._client(*content, context=self.context_id, **options)
-        return await self._client(*content, task=self, context=self.context_id, **options)
+        task = self if self.task is not None else ""
+        return await self._client(*content, task=task, context=self.context_id, timeout=timeout, **options)
 
 
 def describe_end(state: TaskState) -> str:
@@ -353,7 +376,7 @@ class Stream:
         """What a whole task adds: text, parts, and whether they replace all that was passed on."""
         news = [self._new_parts(artifact) for artifact in task.artifacts]
         self._artifacts |= {artifact.artifact_id for artifact in task.artifacts}
-        if first and self._before is None and not task.state.over:
+        if first and self._before is None and not task.state.settled:
             return "", (), False
         replaces = any(new is None for new in news)
         parts_of_each = [each.parts for each in task.artifacts] if replaces else [new for new in news if new]

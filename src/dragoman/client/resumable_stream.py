@@ -27,6 +27,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from dragoman.client.answers import AnotherTask
 from dragoman.client.deduplicate import ReplayFilter, missed_events
 from dragoman.client.retry import Peer, Policy, RetryingCalls, is_transient, pause
 from dragoman.errors import (
@@ -56,6 +57,8 @@ from dragoman.model.ops import (
 from dragoman.model.task import TERMINAL, ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 _NOT_OFFERED = (UnsupportedOperation, MethodNotFound)
+_FINAL = (Unauthenticated, Forbidden, AnotherTask)
+"""Errors of a subscription after which the task is not polled either."""
 _CLOSE_SECONDS = 1.0
 """How long a stream may stay open after its last event."""
 _QUIET_SECONDS = 15.0
@@ -256,7 +259,7 @@ class ResumableStream:
     def _has_stalled(self, task: Task) -> bool:
         """True if nothing is new in a task for so long that nobody can be working on it. `task`: as it is now."""
         now = asyncio.get_running_loop().time()
-        if not self._may_have_stalled or task.state.over or task != self._seen:
+        if not self._may_have_stalled or task.state.settled or task != self._seen:
             self._seen, self._news_at = task, now
             return False
         return now - self._news_at >= self._policy.stalled
@@ -329,7 +332,7 @@ class ResumableStream:
             return self._poll if fails and self._fold.task_id and not self._peer.is_dragoman else None
         if isinstance(error, _NOT_OFFERED):
             return self._poll if self._fold.task_id else self._send_and_poll
-        if isinstance(request, SubscribeToTask) and not isinstance(error, Unauthenticated | Forbidden):
+        if isinstance(request, SubscribeToTask) and not isinstance(error, _FINAL):
             self._refused = True
             return self._poll  # it cannot be subscribed to, perhaps because it is finished
         raise error
@@ -460,7 +463,7 @@ class ResumableStream:
                     self._add(response)
                 yield news
                 interval = self._policy.shortest
-            if self._fold.over and not self._awaits_authorization():
+            if self._fold.settled and not self._awaits_authorization():
                 return
             if self._has_stalled(task):
                 raise _stalled_for(self._policy)
@@ -480,7 +483,7 @@ class ResumableStream:
         response = StreamResponse(sent)
         self._add(response)
         yield [response]
-        if not self._fold.over:
+        if not self._fold.settled:
             async with aclosing(self._poll()) as batches:
                 async for batch in batches:
                     yield batch

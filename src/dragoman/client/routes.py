@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
+from dragoman.client.answers import StreamCheck, check_answer
 from dragoman.client.authorize import is_within_origin, origin_of
 from dragoman.client.discover import DialectCache, FoundCard, absolute_url, get_extended_card, grpc_url
 from dragoman.client.transport.jsonrpc import JsonRpc
@@ -29,6 +30,7 @@ from dragoman.errors import (
     ExtendedCardNotConfigured,
     InvalidRequest,
     MethodNotFound,
+    TaskNotFound,
     UnsupportedOperation,
     VersionNotSupported,
 )
@@ -39,11 +41,16 @@ from dragoman.model.ops import (
     CancelTask,
     Configuration,
     GetExtendedCard,
+    GetPushConfig,
     GetTask,
+    ListPushConfigs,
+    PushConfig,
+    PushConfigPage,
     Request,
     SendMessage,
     Service,
     SubscribeToTask,
+    trimmed,
 )
 from dragoman.model.task import Task
 
@@ -125,21 +132,7 @@ def find_routes(
     ]
     usable = _limit_interfaces(usable, prefer)
     if not usable:
-        names = ", ".join(
-            dict.fromkeys(
-                f"{each.protocol_binding} {each.protocol_version}" for each in found.card.supported_interfaces
-            )
-        )
-        supported = f"we speak {', '.join(bindings)}"
-        if binding:
-            supported = f"{binding.upper()} was asked for" + (
-                "" if binding.upper() in bindings else f", and {supported}"
-            )
-        missing = GRPC not in BINDINGS and GRPC in names and binding.upper() in ("", GRPC)
-        hint = " (for gRPC: pip install 'dragoman[grpc]')" if missing else ""
-        if GRPC in names and not channels and binding.upper() in ("", GRPC):
-            hint = " (gRPC does not go through a transport, nor to an agent in this process)"
-        raise UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {supported}{hint}")
+        raise _no_usable_interface(found, bindings, binding.upper(), channels=channels)
     if version:
         return _routes_in_version(usable, version)
     usable.sort(key=lambda route: route.url.rstrip("/") != prefer.rstrip("/"))
@@ -154,6 +147,26 @@ def find_routes(
             usable.append(first._replace(dialect=DIALECTS[name]))
     distinct = {(each.url, each.binding, each.dialect.name): each for each in usable}
     return [route._replace(promised=promised) for route in distinct.values()]
+
+
+def _no_usable_interface(
+    found: FoundCard, bindings: Sequence[str], asked: str, *, channels: bool
+) -> UnsupportedOperation:
+    """Says what the agent offers, what we speak, and what would help."""
+    interfaces = found.card.supported_interfaces
+    names = ", ".join(
+        dict.fromkeys(f"{each.protocol_binding} {each.protocol_version}" for each in interfaces)
+    )
+    supported = f"we speak {', '.join(bindings)}"
+    if asked:
+        supported = f"{asked} was asked for" + ("" if asked in bindings else f", and {supported}")
+    hint = ""
+    if GRPC in names and asked in ("", GRPC):
+        if not channels:
+            hint = " (gRPC does not go through a transport, nor to an agent in this process)"
+        elif GRPC not in BINDINGS:
+            hint = " (for gRPC: pip install 'dragoman[grpc]')"
+    return UnsupportedOperation(f"{found.card.name!r} offers {names or 'no interface'}; {supported}{hint}")
 
 
 def _limit_interfaces(usable: list[AgentRoute], prefer: str) -> list[AgentRoute]:
@@ -171,12 +184,7 @@ def _is_dragoman_at(found: FoundCard, url: str) -> bool:
 
 def _resolve_interface(interface: Interface, found_at: str) -> Interface:
     resolved = grpc_url if interface.protocol_binding.upper() == GRPC else absolute_url
-    return Interface(
-        url=resolved(interface.url, found_at),
-        protocol_binding=interface.protocol_binding,
-        protocol_version=interface.protocol_version,
-        tenant=interface.tenant,
-    )
+    return replace(interface, url=resolved(interface.url, found_at))
 
 
 def _routes_in_version(usable: list[AgentRoute], version: str) -> list[AgentRoute]:
@@ -244,14 +252,20 @@ class RoutedPeer:
         tried, latest = dict[int, A2AError](), time.monotonic() + _ROUTES_SECONDS
         received = False
         while True:
-            n = self._n
+            n, check = self._n, StreamCheck(request)
             batches = cast(Any, self._peer.stream(call, self._for_tenant(request)))
             try:
                 async with aclosing(batches):
                     async for batch in batches:
                         received = True
                         self._settle(n, request)
-                        yield batch
+                        batch, wrong = check.read(batch)
+                        if batch:
+                            yield batch
+                        if wrong is not None:
+                            raise wrong
+                        if check.is_over:
+                            return
                 return
             except _TRY_ANOTHER as error:
                 if received:
@@ -266,8 +280,19 @@ class RoutedPeer:
                 return (await get_extended_card(self._transport, self.route.url, path)).card
             except NotThere as error:
                 raise ExtendedCardNotConfigured(f"this agent has no extended card: {error}") from error
+        if isinstance(request, GetPushConfig) and not request.id and self.dialect.gets_configs_by_id:
+            return await self._any_push_config(call, request)
         result = await self._peer.call(call, request)
+        check_answer(request, result)
         return _trim_history(result, request) if isinstance(result, Task) else result
+
+    async def _any_push_config(self, call: Call, request: GetPushConfig) -> PushConfig:
+        """One of the push configs of a task, for a caller of a version in which they need no ids. Raises `TaskNotFound`."""
+        listed = ListPushConfigs(task_id=request.task_id, tenant=request.tenant)
+        page: PushConfigPage = await self._peer.call(call, listed)
+        for config in sorted(page.configs, key=lambda config: config.id != "default"):
+            return config
+        raise TaskNotFound(request.task_id, message=f"task {request.task_id[:80]!r} has no push config")
 
     def _for_tenant(self, request: _R) -> _R:
         """The request with the tenant of the present route, unless its sender named another.
@@ -339,9 +364,7 @@ def _trim_history(task: Task, request: Request) -> Task:
     """The task with no more history than was asked for. Some versions cannot ask for none, and some peers do not count."""
     settings = request.configuration if isinstance(request, SendMessage) else request
     length = settings.history_length if isinstance(settings, Configuration | GetTask) else None
-    if length is None or len(task.history) <= length:
-        return task
-    return replace(task, history=task.history[len(task.history) - length :])
+    return trimmed(task, length)
 
 
 def _shows_version(request: Request, route: AgentRoute) -> bool:
@@ -351,9 +374,9 @@ def _shows_version(request: Request, route: AgentRoute) -> bool:
 
 
 def _fails_too(route: AgentRoute, tried: AgentRoute, error: A2AError) -> bool:
-    """True if `route` fails for the same reason: nobody listens there, in any version."""
+    """True if `route` fails for the same reason: nobody listens there, in any version. A port without gRPC may have HTTP/1.1."""
     if isinstance(error, NotSent):
-        return _host(route.url) == _host(tried.url)
+        return _host(route.url) == _host(tried.url) and (route.binding == GRPC) == (tried.binding == GRPC)
     return isinstance(error, NotThere) and (route.url, route.binding) == (tried.url, tried.binding)
 
 

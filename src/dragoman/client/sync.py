@@ -11,11 +11,11 @@ from typing import Any, Self, TypeVar, Unpack
 from dragoman.client.client import Client, connect
 from dragoman.client.connection import ConnectOptions, Link
 from dragoman.client.content import SendOptions
-from dragoman.client.reply import Piece, Reply, Stream
+from dragoman.client.reply import AnswerOptions, Piece, Reply, Stream
 from dragoman.client.skills import Skills
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import PushConfig
-from dragoman.model.task import Task
+from dragoman.model.task import Task, TaskState
 
 T = TypeVar("T")
 
@@ -53,8 +53,10 @@ class SyncReply(Reply):
     def cancel(self) -> SyncReply:  # type: ignore[override]
         return self._sync_client._reply(Reply.cancel(self))
 
-    def answer(self, *content: Any, **options: Any) -> SyncReply:  # type: ignore[override]
-        return self._sync_client._reply(Reply.answer(self, *content, **options))
+    def answer(  # type: ignore[override]
+        self, *content: Any, timeout: float | None = None, **options: Unpack[AnswerOptions]
+    ) -> SyncReply:
+        return self._sync_client._reply(Reply.answer(self, *content, timeout=timeout, **options))
 
 
 class SyncStream:
@@ -158,23 +160,52 @@ class SyncClient:
     ) -> Any:
         return self._run(self._client.call_method(method, params, timeout=timeout))
 
-    def get(self, task: str | Task, **options: Any) -> Task:
-        return self._run(self._client.get(task, **options))
+    def get(self, task: str | Task, *, history: int | None = None, timeout: float | None = None) -> Task:
+        return self._run(self._client.get(task, history=history, timeout=timeout))
 
-    def list(self, **options: Any) -> Iterator[Task]:
-        return self._each(self._client.list(**options))
+    def list(
+        self,
+        *,
+        context: str = "",
+        state: TaskState | str = TaskState.UNSPECIFIED,
+        since: str = "",
+        history: int | None = None,
+        artifacts: bool = False,
+        page_size: int | None = None,
+    ) -> Iterator[Task]:
+        found = self._client.list(
+            context=context,
+            state=state,
+            since=since,
+            history=history,
+            artifacts=artifacts,
+            page_size=page_size,
+        )
+        return self._each(found)
 
-    def cancel(self, task: str | Task, **options: Any) -> Task:
-        return self._run(self._client.cancel(task, **options))
+    def cancel(self, task: str | Task, *, timeout: float | None = None) -> Task:
+        return self._run(self._client.cancel(task, timeout=timeout))
 
-    def subscribe(self, task: str | Task, **options: Any) -> SyncStream:
-        return SyncStream(self, self._client.subscribe(task, **options))
+    def subscribe(
+        self, task: str | Task, *, after: int | None = None, timeout: float | None = None
+    ) -> SyncStream:
+        return SyncStream(self, self._client.subscribe(task, after=after, timeout=timeout))
 
-    def wait(self, task: str | Task, **options: Any) -> SyncReply:
-        return self._reply(self._client.wait(task, **options))
+    def wait(self, task: str | Task, *, timeout: float | None = None) -> SyncReply:
+        return self._reply(self._client.wait(task, timeout=timeout))
 
-    def create_push(self, task: str | Task, url: str, **options: Any) -> PushConfig:
-        return self._run(self._client.create_push(task, url, **options))
+    def create_push(
+        self,
+        task: str | Task,
+        url: str,
+        *,
+        id: str = "",
+        token: str = "",
+        scheme: str = "",
+        credentials: str = "",
+    ) -> PushConfig:
+        given = {"id": id, "token": token, "scheme": scheme, "credentials": credentials}
+        return self._run(self._client.create_push(task, url, **given))
 
     def get_push(self, task: str | Task, id: str = "") -> PushConfig:
         return self._run(self._client.get_push(task, id))

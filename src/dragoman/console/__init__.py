@@ -10,34 +10,33 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.console import about, catalogue, inspect, login, talk, tasks, webhooks
-from dragoman.console.access import (
-    OneTimeToken,
-    TokenFile,
-    check_token,
-    operator_access,
-)
+from dragoman.console import about, agents, catalogue, inspect, login, talk, tasks, webhooks
+from dragoman.console.access import Access, OneTimeToken, OperatorToken, TokenFile, check_token
 from dragoman.console.api import Console
 from dragoman.console.login import Logins
 from dragoman.console.webhooks import Receivers
 from dragoman.push.guard import OutboundGuard
+from dragoman.server.address import is_loopback
 from dragoman.server.app import Operators
 from dragoman.server.options import ServerParts
 from dragoman.server.routes import Route
-from dragoman.server.runtime import is_loopback
 
 __all__ = ["AgentConsole", "Console"]
 
 Module = Callable[[Console], Sequence[Route]]
 
-MODULES: tuple[Module, ...] = (tasks.routes, webhooks.routes, catalogue.routes, about.routes)
-"""What the console of a server is made of."""
 FEATURES = ("agents", "tasks", "webhooks", "audit")
 CALLING_FEATURES = ("talk", "inspect")
 
 
+def server_modules(receivers: Receivers | None) -> list[Module]:
+    """The modules of a console about its own server."""
+    webhook_routes = partial(webhooks.routes, receivers=receivers)
+    return [agents.routes, tasks.routes, webhook_routes, catalogue.routes, about.routes]
+
+
 def server_features(parts: ServerParts) -> tuple[str, ...]:
-    """What a server has only if its operator asked for it."""
+    """The features that a server has only if its operator turned them on."""
     return ("catalogue",) if parts.catalogue is not None else ()
 
 
@@ -49,9 +48,9 @@ def calling_modules(
     handle: str = "",
     act_for: talk.ActFor | None = None,
 ) -> list[Module]:
-    """Chat, inspect and log in. `url` is the agent that the operator named on the command line, `handle` its login.
+    """The modules that call agents: chat, inspect and log in. `url` is the agent of the command line, `handle` its login.
 
-    `act_for`: who calls the agents of a hub.
+    `act_for`: on a hub, returns the principal of a call.
     """
     return [
         partial(talk.routes, guard=guard, logins=logins, act_for=act_for),
@@ -64,8 +63,8 @@ class AgentConsole:
     """The console of a server of agents (`dragoman serve --console`): a `ServerConsole`.
 
     `allow_private`: operators may call agents at private addresses. `one_time`: the token in the URL that is printed.
-    `token` is the operator's own. Without one, a token is made and kept beside a SQLite store, or, for other stores, lasts as
-    long as the process.
+    `token` is the operator's own. Without one, a token is made. It is stored beside a SQLite store; with other stores, it lasts as long
+    as the process.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class AgentConsole:
         if token:
             check_token(token, "the console")
         self._given = self._token = token
-        self._modules, self._features = (*MODULES, *modules), (*FEATURES, *CALLING_FEATURES, *features)
+        self._modules, self._features = modules, (*FEATURES, *CALLING_FEATURES, *features)
         self._allow_private = allow_private
         self._one_time = one_time
         self._hosts: list[str] = []
@@ -115,13 +114,13 @@ class AgentConsole:
         token = self._token
         if not token:
             raise ValueError("a console needs an operator token: AgentConsole(token)")
-        access = operator_access(token, one_time=self._one_time, hosts=self._hosts)
+        access = Access(OperatorToken(token), one_time=self._one_time, hosts=self._hosts)
         guard = OutboundGuard(allow_private=self._allow_private)
+        calling = calling_modules(guard, Logins(guard))
         return Console(
             access,
             kind="server",
             features=(*self._features, *server_features(parts)),
-            modules=(*self._modules, *calling_modules(guard, Logins(guard))),
+            modules=[*server_modules(self._receivers), *self._modules, *calling],
             server=parts,
-            receivers=self._receivers,
         )

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.console.access import OPERATOR
-from dragoman.console.api import API, Console, ConsoleRequest, NotFound, product_version
-from dragoman.console.tasks import iso
+from dragoman.console.api import API, Console, ConsoleRequest, product_version
+from dragoman.model.ids import timestamp
 from dragoman.observe.redact import redact_text
 from dragoman.server.api_document import describe_routes
-from dragoman.server.routes import Route, RouteList, Table
+from dragoman.server.routes import NotFound, Route, RouteList, Table
 
 PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500
 
@@ -22,7 +22,7 @@ PAGE_ENTRIES, MAX_PAGE_ENTRIES = 100, 500
 class NodeView(Struct, frozen=True):
     id: str
     heartbeat: str | None
-    """The last one, as far as this node can tell."""
+    """When the last one was, as far as this node knows."""
     expires: str | None
     """When its leases end unless it renews them; null: its process is gone."""
     leases: int
@@ -88,7 +88,7 @@ def read_metrics(text: str) -> MetricList:
 
 
 def _principal(principal: str, tenant: str, names: Mapping[str, str]) -> str:
-    """A tenant of a hub calls under its key, and the name of a token or a user. People know it by its name."""
+    """A principal with the name of the tenant instead of its key, for people."""
     key, slash, who = principal.partition("/")
     if tenant not in names or key != tenant:
         return redact_text(principal)
@@ -118,8 +118,8 @@ def _add_server(api: RouteList, console: Console) -> None:
             [
                 NodeView(
                     node.id,
-                    iso(node.expires - runner.ttl) if node.expires else None,
-                    iso(node.expires) if node.expires else None,
+                    timestamp(node.expires - runner.ttl) if node.expires else None,
+                    timestamp(node.expires) if node.expires else None,
                     node.leases,
                     node.id == runner.node,
                 )
@@ -147,7 +147,7 @@ def _add_server(api: RouteList, console: Console) -> None:
         if server.tenants is not None:
             for key in {e.tenant for e in entries if e.tenant}:
                 names[key] = await server.tenants.name_of(key)
-        shown = [
+        views = [
             replace(
                 convert(e, AuditView, from_attributes=True),
                 tenant=names.get(e.tenant, e.tenant),
@@ -155,7 +155,7 @@ def _add_server(api: RouteList, console: Console) -> None:
             )
             for e in entries
         ]
-        return AuditPage(shown, shown[-1].id if len(shown) == limit else None)
+        return AuditPage(views, views[-1].id if len(views) == limit else None)
 
     @api.add("GET", "/metrics", "The numbers of /metrics.", access=OPERATOR, returns=MetricList)
     async def metrics(request: ConsoleRequest) -> Any:
@@ -167,14 +167,14 @@ def _add_server(api: RouteList, console: Console) -> None:
 # -- OpenAPI -------------------------------------------------------------------------------------------------------
 
 
-class Error(Struct, frozen=True):
+class ErrorDetail(Struct, frozen=True):
     code: str
     message: str
     fields: list[dict[str, str]] = []
 
 
 class ErrorBody(Struct, frozen=True):
-    error: Error
+    error: ErrorDetail
 
 
 def document(table: Table, url: str) -> dict[str, Any]:

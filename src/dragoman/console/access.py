@@ -5,8 +5,8 @@
     a session            a signed cookie that the page gets for either of them; no server state, so that it works on every
                          worker and after a restart
 
-A cookie is only accepted from our own pages: `SameSite=Strict`, and the `Origin` or `Sec-Fetch-Site` of the request says so.
-Every request must name a host that we serve, so that a page cannot reach a loopback server under its own name (DNS rebinding).
+A cookie is only accepted in requests of the console's own pages: it has `SameSite=Strict`, and `Origin` or `Sec-Fetch-Site` is checked.
+The `Host` of every request must be a name of this server, against DNS rebinding: a page could reach a loopback server under its own name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import re
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,22 +36,20 @@ from dragoman.server.exchange import Exchange
 
 logger = logging.getLogger("dragoman.console")
 
-T = TypeVar("T")
-
 OPERATOR, TENANT = "operator", "tenant"
 COOKIE = "dragoman_console"
 SESSION_SECONDS = 7 * 86_400
 MIN_TOKEN_CHARACTERS = 16
-"""Of an operator token that somebody chooses."""
+"""The minimum length of an operator token that the operator chooses."""
 MAX_FAILURES, FAILURE_SECONDS = 20, 60.0
-"""Wrong tokens of one address that this process answers in so many seconds; more are refused unread."""
+"""Wrong tokens of one address within so many seconds; after that, its tokens are refused unchecked."""
 MAX_ADDRESSES = 1000
 """Addresses whose failures are counted."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
 class Viewer(Struct, frozen=True, array_like=True):
-    """Somebody who uses the console. An operator sees every scope, a tenant its own."""
+    """A user of the console. An operator sees every scope, a tenant its own."""
 
     role: str
     tenant: str = ""
@@ -59,7 +57,7 @@ class Viewer(Struct, frozen=True, array_like=True):
     name: str = ""
     """Of a tenant: its name for people."""
     generation: int = 0
-    """Of a tenant: the number of the token that it showed."""
+    """Of a tenant: the generation of its token."""
     scope: str = ""
     """Of a tenant: what the token may do: `read`, `run` or `admin`."""
     who: str = ""
@@ -68,7 +66,7 @@ class Viewer(Struct, frozen=True, array_like=True):
     """When the token expires, and the session with it; 0: never."""
 
     @property
-    def reads_only(self) -> bool:
+    def is_read_only(self) -> bool:
         return self.role == TENANT and self.scope == "read"
 
 
@@ -84,34 +82,58 @@ class OneTimeToken:
         self.text = text or secrets.token_urlsafe(24)
         self._used = mmap.mmap(-1, 1)  # shared with forked workers
 
-    def take(self, token: str) -> bool:
-        if self._used[0] or not same(token, self.text):
+    def use(self, token: str) -> bool:
+        if self._used[0] or not equals_secret(token, self.text):
             return False
         self._used[0] = 1
         return True
 
 
-class Access:
-    """`check` says who shows a token; `holds` whether a session of this viewer is still good. `key` signs the sessions."""
+class Viewers(Protocol):
+    """Who may use a console."""
 
+    async def identify(self, token: str) -> Viewer | None:
+        """The viewer of a token; None if it is wrong."""
+        ...
+
+    async def is_valid(self, viewer: Viewer) -> bool:
+        """True while a session of this viewer is valid."""
+        ...
+
+    async def signing_key(self) -> bytes:
+        """The key that signs sessions: a new key ends all of them."""
+        ...
+
+
+class OperatorToken:
+    """The `Viewers` of a console that only operators use: they have one token, which also signs their sessions."""
+
+    def __init__(self, token: str) -> None:
+        self._token, self._key = token, signing_key(token)
+
+    async def identify(self, token: str) -> Viewer | None:
+        return Viewer(OPERATOR) if equals_secret(token, self._token) else None
+
+    async def is_valid(self, viewer: Viewer) -> bool:
+        return True
+
+    async def signing_key(self) -> bytes:
+        return self._key
+
+
+class Access:
     def __init__(
-        self,
-        *,
-        key: Callable[[], Awaitable[bytes]],
-        check: Callable[[str], Awaitable[Viewer | None]],
-        holds: Callable[[Viewer], Awaitable[bool]] | None = None,
-        one_time: OneTimeToken | None = None,
-        hosts: Sequence[str] = (),
+        self, viewers: Viewers, *, one_time: OneTimeToken | None = None, hosts: Sequence[str] = ()
     ) -> None:
-        self._key, self._check, self._holds, self._one_time = key, check, holds, one_time
+        self._viewers, self._one_time = viewers, one_time
         self._hosts = frozenset(host.lower() for host in ("localhost", *hosts) if host)
         self._failures: dict[str, list[float]] = {}
-        """By address: when it showed a wrong token. Per address, so that a stranger cannot lock an operator out."""
+        """By address: when it sent wrong tokens. Counted per address, so that a stranger cannot lock an operator out."""
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def check_host(self, exchange: Exchange) -> None:
-        """Refuse a name that is not ours. An address cannot be rebound, so every address is fine."""
+        """Refuse a `Host` that is not a name of this server. IP addresses are allowed: DNS rebinding needs a name."""
         host = exchange.header(b"host")
         match = _HOST.fullmatch(host)
         if match is None or len(host) > 300:
@@ -128,7 +150,7 @@ class Access:
         if scheme.lower() == "bearer":
             return await self._identify(exchange, token.strip(), one_time=False)
         cookie = self._cookie(exchange)
-        viewer = await self._open(cookie) if cookie else None
+        viewer = await self._read_session(cookie) if cookie else None
         if viewer is None:
             raise Unauthenticated(
                 "log in first: open the URL that the server printed, or give the operator token"
@@ -136,11 +158,10 @@ class Access:
         self.check_origin(exchange)
         return viewer
 
-    async def check_still(self, viewer: Viewer) -> None:
+    async def check_session(self, viewer: Viewer) -> None:
         """Raise `Unauthenticated` if the viewer of an open stream has no access any more."""
-        if viewer.expires and viewer.expires <= time.time():
-            raise Unauthenticated("this session has ended")
-        if self._holds is not None and not await self._holds(viewer):
+        expired = 0 < viewer.expires <= time.time()
+        if expired or not await self._viewers.is_valid(viewer):
             raise Unauthenticated("this session has ended")
 
     def check_origin(self, exchange: Exchange) -> None:
@@ -150,10 +171,15 @@ class Access:
         if site and site != "same-origin" and not (reads and site == "none"):
             raise Forbidden("a page of another origin cannot use the console")
         origin = exchange.header(b"origin")
-        if origin and _netloc(origin) not in (exchange.header(b"host").lower(), self._public(exchange)):
+        if origin and _netloc(origin) not in (
+            exchange.header(b"host").lower(),
+            self._public_netloc(exchange),
+        ):
             raise Forbidden("a page of another origin cannot use the console")
         if not reads and not site and not origin:
-            raise Forbidden("a browser says where a request comes from; scripts send the token, not a cookie")
+            raise Forbidden(
+                "the request has a cookie, but neither Origin nor Sec-Fetch-Site: scripts send the token instead"
+            )
 
     async def log_in(self, exchange: Exchange, token: str) -> tuple[Viewer, str]:
         """The viewer of a token, and the cookie of a new session."""
@@ -163,7 +189,7 @@ class Access:
         ends = time.time() + SESSION_SECONDS
         ends = min(ends, viewer.expires) if viewer.expires else ends
         body = msgspec.json.encode(_Session(viewer, ends))
-        value = f"{encode(body)}.{encode(await self._sign(body))}"
+        value = f"{_encode(body)}.{_encode(await self._sign(body))}"
         return viewer, self._set_cookie(exchange, value, max(1, int(ends - time.time())))
 
     def log_out(self, exchange: Exchange) -> str:
@@ -178,35 +204,33 @@ class Access:
         failures = [at for at in self._failures.get(address, ()) if at > now - FAILURE_SECONDS]
         if len(failures) >= MAX_FAILURES:
             raise RateLimited("too many wrong tokens; wait a minute", retry_after=FAILURE_SECONDS)
-        viewer = await self._check(token) if token else None
-        if viewer is None and one_time and self._one_time is not None and self._one_time.take(token):
+        viewer = await self._viewers.identify(token) if token else None
+        if viewer is None and one_time and self._one_time is not None and self._one_time.use(token):
             viewer = Viewer(OPERATOR)
         if viewer is None:
             self._failures.pop(address, None)
             if len(self._failures) >= MAX_ADDRESSES:
-                del self._failures[next(iter(self._failures))]  # the one that failed longest ago
+                del self._failures[next(iter(self._failures))]  # the oldest failure
             self._failures[address] = [*failures, now]
             raise Unauthenticated("this token is wrong, or was used before")
         return viewer
 
-    async def _open(self, cookie: str) -> Viewer | None:
-        """The viewer of a session; None if it is not ours, has expired or was revoked."""
+    async def _read_session(self, cookie: str) -> Viewer | None:
+        """The viewer of a session cookie; None if its signature is wrong, or the session has expired or was revoked."""
         body, _, signature = cookie.partition(".")
         try:
-            raw, signed = decode(body), decode(signature)
+            raw, signed = _decode(body), _decode(signature)
             if not hmac.compare_digest(signed, await self._sign(raw)):
                 return None
             session = msgspec.json.decode(raw, type=_Session)
         except ValueError:
             return None
-        if session.expires <= time.time():
-            return None
-        if self._holds is not None and not await self._holds(session.viewer):
+        if session.expires <= time.time() or not await self._viewers.is_valid(session.viewer):
             return None
         return session.viewer
 
     async def _sign(self, body: bytes) -> bytes:
-        return hmac.digest(await self._key(), b"session " + body, "sha256")
+        return hmac.digest(await self._viewers.signing_key(), b"session " + body, "sha256")
 
     # -- cookies -----------------------------------------------------------------------------------------------
 
@@ -219,7 +243,7 @@ class Access:
         return jar[name].value if name in jar else ""
 
     def _cookie_name(self, exchange: Exchange) -> str:
-        """Cookies do not know ports: two servers on one machine would overwrite each other's."""
+        """The name has the port: browsers share cookies between ports, and two servers would overwrite each other's."""
         match = _HOST.fullmatch(exchange.header(b"host"))
         return f"{COOKIE}_{match[2]}" if match is not None and match[2] else COOKIE
 
@@ -229,25 +253,12 @@ class Access:
         path = f"{base.path.rstrip('/')}/console"
         return f"{self._cookie_name(exchange)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
-    def _public(self, exchange: Exchange) -> str:
+    def _public_netloc(self, exchange: Exchange) -> str:
         return urlsplit(exchange.base_url()).netloc.lower()
 
 
-def operator_access(token: str, *, one_time: OneTimeToken | None = None, hosts: Sequence[str] = ()) -> Access:
-    """Access for operators alone, who have one token. It also signs their sessions."""
-    secret = signing_key(token)
-
-    async def key() -> bytes:
-        return secret
-
-    async def check(shown: str) -> Viewer | None:
-        return Viewer(OPERATOR) if same(shown, token) else None
-
-    return Access(key=key, check=check, one_time=one_time, hosts=hosts)
-
-
 class TokenFile:
-    """The operator token of a server whose operator gave none: made once, for this user alone, beside the store."""
+    """The operator token of a server without a configured one: made once, in a file that only this user can read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -261,7 +272,7 @@ class TokenFile:
                 found = self.path.stat()
                 if os.name == "posix" and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
                     raise SystemExit(
-                        f"dragoman: {self.path} is not yours alone: others can read it, or made it. Delete it, and it is made anew"
+                        f"dragoman: {self.path} belongs to another user, or others can read it. Delete it: the next start makes a new one"
                     ) from None
             else:
                 with os.fdopen(handle, "w") as file:
@@ -269,7 +280,7 @@ class TokenFile:
             token = self.path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise SystemExit(
-                f"dragoman: the console's token cannot be kept in {self.path}: {error}"
+                f"dragoman: the console's token cannot be stored in {self.path}: {error}"
             ) from None
         check_token(token, str(self.path))
         return token
@@ -289,7 +300,7 @@ def signing_key(token: str) -> bytes:
     return hashlib.sha256(b"dragoman console session key\0" + token.encode()).digest()
 
 
-def same(one: str, other: str) -> bool:
+def equals_secret(one: str, other: str) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(hashlib.sha256(one.encode()).digest(), hashlib.sha256(other.encode()).digest())
 
@@ -309,16 +320,11 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def encode(data: bytes) -> str:
-    """Bytes in a URL or a cookie: base64url without padding."""
+def _encode(data: bytes) -> str:
+    """Bytes in a cookie: base64url without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def decode(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     """Raises `ValueError`."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def read_json(text: str, kind: type[T]) -> T:
-    """JSON in base64url. Raises `ValueError`."""
-    return msgspec.json.decode(decode(text), type=kind)

@@ -18,21 +18,31 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.console.access import OPERATOR, Access, Viewer
-from dragoman.engine.protocols import AuditEntry, TaskInfo
+from dragoman.engine.protocols import AuditEntry
 from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
 from dragoman.server.app import CONSOLE_PATH
-from dragoman.server.exchange import Disconnected, Exchange
+from dragoman.server.asgi import Disconnected
+from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Header
 from dragoman.server.options import ServerParts
-from dragoman.server.routes import HEAD_OF_STREAM, ApiRequest, ApiResponse, Route, RouteList, Table, send
+from dragoman.server.routes import (
+    HEAD_OF_STREAM,
+    ApiRequest,
+    ApiResponse,
+    NotFound,
+    Route,
+    RouteList,
+    Table,
+    send,
+)
 
 logger = logging.getLogger("dragoman.console")
 
 API = f"{CONSOLE_PATH}/api"
 OPERATOR_FEATURES = ("inspect",)
-"""What the page does not show to tenants."""
+"""Features that the page does not show to tenants."""
 ANYBODY = "anybody"
 SCOPED = "scoped"
 """Access of a route that needs no session, and of one whose handler checks the scope of the token itself."""
@@ -53,41 +63,20 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
-    "woff2": "font/woff2",
-    "json": "application/json",
-    "txt": "text/plain; charset=utf-8",
-    "webmanifest": "application/manifest+json",
 }
+"""The media types of the page's files, by their extensions."""
 
 NO_SCOPE = Scope()
 ANY_QUERY = "*"
-"""In `Route.query`: every parameter is fine."""
+"""In `Route.query`: any parameter is allowed."""
 
 ConsoleRequest: TypeAlias = ApiRequest[Viewer]
-
-
-class NotFound(A2AError):
-    """There is nothing there, or nothing that this viewer may know of."""
-
-    reason, http = "NOT_FOUND", 404
-
-
-class Conflict(A2AError):
-    """The task is not in a state for this."""
-
-    reason, http = "CONFLICT", 409
-
-
-class TooMany(A2AError):
-    reason, http = "RESOURCE_EXHAUSTED", 429
 
 
 class Console:
     """Serves /console. `modules` are called with this object, and return their routes.
 
-    `server` is what the console is for; an inspector of other agents has none.
+    `server`: the parts of the server that the console shows. `dragoman inspect` has none.
     """
 
     def __init__(
@@ -98,16 +87,11 @@ class Console:
         features: Sequence[str],
         modules: Iterable[Callable[[Console], Sequence[Route]]] = (),
         server: ServerParts | None = None,
-        receivers: Any = None,
-        count: Callable[[Viewer], Awaitable[None]] | None = None,
+        count: Callable[[Viewer, Exchange], Awaitable[None]] | None = None,
     ) -> None:
         self._count = count
         """Counts a request against the limits of its viewer. Raises `RateLimited`."""
         self.access, self.kind, self.features, self.server = access, kind, list(features), server
-        self.webhooks: Callable[[TaskInfo], Awaitable[Sequence[Any]]] | None = None
-        """Shows the webhooks of a task."""
-        self.receivers = receivers
-        """Test receivers (`webhooks.Receivers`), if there are any."""
         self.table = Table([*routes(self), *(route for module in modules for route in module(self))])
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -115,9 +99,9 @@ class Console:
         try:
             self.access.check_host(exchange)
             if exchange.path == API or exchange.path.startswith(f"{API}/"):
-                await self._api(exchange)
+                await self._handle_api(exchange)
             else:
-                await self._file(exchange)
+                await self._serve_file(exchange)
         except Disconnected:
             raise
         except A2AError as error:
@@ -126,7 +110,7 @@ class Console:
             logger.exception("%s %s failed", exchange.method, exchange.path)
             await _fail(exchange, A2AError())
 
-    async def _api(self, exchange: Exchange) -> None:
+    async def _handle_api(self, exchange: Exchange) -> None:
         found = self.table.find(exchange.path.removeprefix(API))
         methods, values = found or ({}, {})
         route = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
@@ -139,7 +123,7 @@ class Console:
                     self.record("authenticate", error.reason)
                 raise
             if self._count is not None:
-                await self._count(viewer)
+                await self._count(viewer, exchange)
         if found is None:
             raise NotFound("there is nothing at this path")
         if route is None:
@@ -150,7 +134,7 @@ class Console:
         if route.access == OPERATOR and viewer is not None and viewer.role != OPERATOR:
             raise Forbidden("only operators may do this")
         changes = exchange.method not in ("GET", "HEAD") and route.path != "/session"
-        if viewer is not None and viewer.reads_only and changes and route.access != SCOPED:
+        if viewer is not None and viewer.is_read_only and changes and route.access != SCOPED:
             raise Forbidden("this needs a token with the scope run; this one has read")
         request: ApiRequest[Any] = ApiRequest(exchange, viewer, values)
         if ANY_QUERY not in route.query:
@@ -165,13 +149,13 @@ class Console:
     # -- audit -------------------------------------------------------------------------------------------------
 
     def actor(self, viewer: Viewer) -> str:
-        """Who does something, for the audit and the log of a task."""
+        """The name of a viewer in the audit and in the log of a task."""
         if viewer.role == OPERATOR:
             return "console:operator"
         return f"console:{viewer.tenant}/{viewer.who}" if viewer.who else f"console:{viewer.tenant}"
 
     @contextmanager
-    def audited(
+    def audit(
         self, request: ConsoleRequest, operation: str, scope: Scope = NO_SCOPE, task: str = ""
     ) -> Iterator[None]:
         """Write an entry of the audit when the block ends: who did what, and how it ended."""
@@ -205,7 +189,7 @@ class Console:
 
     # -- files -------------------------------------------------------------------------------------------------
 
-    async def _file(self, exchange: Exchange) -> None:
+    async def _serve_file(self, exchange: Exchange) -> None:
         if exchange.path == CONSOLE_PATH:
             await exchange.respond(308, b"", ((b"location", b"console/"),))
             return
@@ -218,7 +202,7 @@ class Console:
             return
         body = path.read_bytes()
         tag = b'"%b"' % hashlib.sha256(body).hexdigest()[:24].encode()
-        media = MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream").encode()
+        media = MEDIA_TYPES[name.rpartition(".")[2]].encode()
         headers = ((b"content-type", media), (b"etag", tag), (b"cache-control", b"no-cache"))
         if tag in exchange.headers.get(b"if-none-match", b""):
             await exchange.respond(304, b"", headers[1:])
@@ -228,16 +212,8 @@ class Console:
     @cached_property
     def _files(self) -> dict[str, Any]:
         """The files of the page by their names; a path in a request is only ever looked up here."""
-        found: dict[str, Any] = {}
-        folders = [("", files("dragoman.console").joinpath("page"))]
-        while folders:
-            prefix, folder = folders.pop()
-            for file in folder.iterdir() if folder.is_dir() else ():
-                if file.is_dir():
-                    folders.append((f"{prefix}{file.name}/", file))
-                elif not file.name.startswith("."):
-                    found[prefix + file.name] = file
-        return found
+        folder = files("dragoman.console").joinpath("page")
+        return {file.name: file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES}
 
 
 async def _fail(exchange: Exchange, error: A2AError) -> None:
@@ -256,8 +232,8 @@ async def _fail(exchange: Exchange, error: A2AError) -> None:
 # -- streams -----------------------------------------------------------------------------------------------------
 
 
-class Ready:
-    """Frames that are bytes already."""
+class ByteFrames:
+    """The encoder of streams whose batches are encoded already."""
 
     def batch(self, batch: bytes) -> tuple[bytes, bool]:
         return batch, False
@@ -271,7 +247,7 @@ def frame(data: Any, *, event: str = "") -> bytes:
 
 async def stream(exchange: Exchange, chunks: AsyncIterator[bytes]) -> None:
     """Write frames as they come, with keep-alives between them, until `chunks` or the client ends."""
-    await exchange.shared.streams.serve(exchange, chunks, Ready(), failed=_last_frame)
+    await exchange.shared.streams.serve(exchange, chunks, ByteFrames(), failed=_last_frame)
 
 
 def _last_frame(error: Exception) -> bytes:

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.catalogue.catalogue import Catalogue
-from dragoman.catalogue.entry import Description, Entry, Health
-from dragoman.catalogue.publish import Place
-from dragoman.catalogue.sources import Viewer as CatalogueViewer
+from dragoman.catalogue.catalogue import CatalogueSearch
+from dragoman.catalogue.entry import AgentHealth, Description, Entry
+from dragoman.catalogue.publish import ServerAddress
+from dragoman.catalogue.sources import CatalogueViewer
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Console, ConsoleRequest
 from dragoman.errors import InvalidParams
@@ -31,7 +31,7 @@ class CatalogueAgent(Struct, frozen=True, kw_only=True):
     card: str
     """The URL of its card."""
     private: bool
-    health: Health
+    health: AgentHealth
     signature: str
     """`valid`, `invalid`, `unsigned` or `unknown`."""
     description: Description
@@ -60,7 +60,7 @@ def routes(console: Console) -> Sequence[Route]:
     server = console.server
     if server is None or server.catalogue is None:
         return ()
-    catalogue: Catalogue = server.catalogue.catalogue
+    catalogue: CatalogueSearch = server.catalogue.catalogue
     api = RouteList("catalogue")
     query = {"text": "What the agents should do; empty: all of them.", "limit": "100, at most 500."}
 
@@ -69,9 +69,11 @@ def routes(console: Console) -> Sequence[Route]:
         text = request.query("text")[:1000]
         limit = max(1, request.query_int("limit", PAGE_AGENTS, MAX_PAGE_AGENTS))
         found = await catalogue.search(_viewer(request.caller), text)
-        place = Place(request.exchange.base_url())
-        shown = [_shown(each.entry, place, each.score if text.strip() else None) for each in found[:limit]]
-        return CataloguePage(shown, len(found))
+        place = ServerAddress(request.exchange.base_url())
+        agents = [
+            _describe_entry(each.entry, place, each.score if text.strip() else None) for each in found[:limit]
+        ]
+        return CataloguePage(agents, len(found))
 
     @api.add(
         "POST",
@@ -86,11 +88,11 @@ def routes(console: Console) -> Sequence[Route]:
         body = await request.json(Register)
         if body.tenant and console.kind != "hub":
             raise InvalidParams("only a hub has tenants", fields=(("tenant", "is for a hub"),))
-        with console.audited(request, "register agent"):
+        with console.audit(request, "register agent"):
             entry = await catalogue.registered.add(
                 body.url, name=body.name, tenant=body.tenant, private=body.private
             )
-        return _shown(entry, Place(request.exchange.base_url()))
+        return _describe_entry(entry, ServerAddress(request.exchange.base_url()))
 
     @api.add(
         "DELETE",
@@ -101,7 +103,7 @@ def routes(console: Console) -> Sequence[Route]:
         status=204,
     )
     async def remove(request: ConsoleRequest) -> Any:
-        with console.audited(request, "remove agent"):
+        with console.audit(request, "remove agent"):
             await catalogue.registered.remove(request.path["name"], tenant=request.query("tenant"))
 
     @api.add(
@@ -114,7 +116,7 @@ def routes(console: Console) -> Sequence[Route]:
     )
     async def check(request: ConsoleRequest) -> Any:
         entry = await catalogue.registered.check(request.path["name"], tenant=request.query("tenant"))
-        return _shown(entry, Place(request.exchange.base_url()))
+        return _describe_entry(entry, ServerAddress(request.exchange.base_url()))
 
     return api
 
@@ -125,7 +127,7 @@ def _viewer(viewer: Viewer) -> CatalogueViewer:
     return CatalogueViewer(tenant=viewer.name, tenant_key=viewer.tenant)
 
 
-def _shown(entry: Entry, place: Place, score: float | None = None) -> CatalogueAgent:
+def _describe_entry(entry: Entry, place: ServerAddress, score: float | None = None) -> CatalogueAgent:
     return CatalogueAgent(
         name=entry.name,
         title=entry.title,

@@ -1,4 +1,4 @@
-"""Tells pages when `dragoman dev` loads an agent again, and what is wrong with its code."""
+"""Tells pages when `dragoman dev` has reloaded an agent, and the errors in its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.server.routes import Route, RouteList
 
 
 class ReloadEvents:
-    """What `dragoman dev` said last. `publish` may be called from any thread."""
+    """The last event of `dragoman dev`. `publish` may be called from any thread."""
 
     def __init__(self) -> None:
         self._now: dict[str, Any] = {"state": "serving", "message": ""}
@@ -26,7 +26,7 @@ class ReloadEvents:
             loop.call_soon_threadsafe(changed.set)
 
     def wait_for_readers(self, seconds: float) -> None:
-        """Wait, in another thread than the loop's, until every page was told."""
+        """Wait, in another thread than the loop's, until every page has the latest event."""
         latest = time.monotonic() + seconds
         while time.monotonic() < latest and any(
             seen != self._version for seen in list(self._readers.values())

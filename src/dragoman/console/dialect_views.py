@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.console.records import MAX_STRING
+from dragoman.console.records import MAX_STRING_CHARACTERS
 from dragoman.dialects import paths, select
 from dragoman.dialects.dialect import Dialect
 from dragoman.engine.records import KINDS, Mail, Record
@@ -20,8 +20,8 @@ from dragoman.server.pipeline import Frames
 
 JSONRPC = ("1.0", "0.3", "0.2", "0.2-type", "0.1", "draft", "arbiter")
 REST = ("1.0", "0.3")
-_NOT_SAID = (A2AError, ValueError, KeyError, TypeError, AttributeError)
-"""A version that has no word for something."""
+_NOT_EXPRESSIBLE = (A2AError, ValueError, KeyError, TypeError, AttributeError)
+"""Errors of a version that cannot express something."""
 
 
 class DialectView(Struct, frozen=True, rename="camel"):
@@ -32,15 +32,15 @@ class DialectView(Struct, frozen=True, rename="camel"):
 
 
 def views(record: Record, task: str) -> list[DialectView]:
-    """What peers get of a record, or what a client sends for it; nothing for what peers never see."""
-    record = _redacted(record)
-    made: list[DialectView] = []
+    """A record in every version: as an event for peers, or as the request of a client. None for records that peers never see."""
+    record = _redact_record(record)
+    out: list[DialectView] = []
     for each in (_json_rpc(record, task), _rest(record, task), _grpc(record)):
-        made += each
-    return made
+        out += each
+    return out
 
 
-def _redacted(record: Record) -> Record:
+def _redact_record(record: Record) -> Record:
     raw = record.raw
     if not suspicious(raw):
         return Record(record.kind, record.body, record.seq, raw)
@@ -49,7 +49,9 @@ def _redacted(record: Record) -> Record:
 
 
 def _view(dialect: str, binding: str, content_type: str, text: bytes) -> DialectView:
-    return DialectView(dialect, binding, content_type, text.decode("utf-8", "replace")[:MAX_STRING])
+    return DialectView(
+        dialect, binding, content_type, text.decode("utf-8", "replace")[:MAX_STRING_CHARACTERS]
+    )
 
 
 def _json_rpc(record: Record, task: str) -> Iterator[DialectView]:
@@ -68,7 +70,7 @@ def _json_rpc(record: Record, task: str) -> Iterator[DialectView]:
                 text = _frames(dialect, record, task, opening=opening, closing=b"}\n\n")
                 if text:
                     yield _view(name, "JSON-RPC", "text/event-stream", text)
-        except _NOT_SAID:
+        except _NOT_EXPRESSIBLE:
             continue
 
 
@@ -84,7 +86,7 @@ def _rest(record: Record, task: str) -> Iterator[DialectView]:
                     yield _view(version, "HTTP+JSON", "application/json", line + body)
             elif record.public and (text := _frames(dialect, record, task)):
                 yield _view(version, "HTTP+JSON", "text/event-stream", text)
-        except _NOT_SAID:
+        except _NOT_EXPRESSIBLE:
             continue
 
 
@@ -105,7 +107,7 @@ def _grpc(record: Record) -> Iterator[DialectView]:
                 return
             text = "\n".join(str(message) for message in messages).encode()
             yield _view(codec.version, "gRPC", "application/grpc+proto", text)
-        except _NOT_SAID:
+        except _NOT_EXPRESSIBLE:
             continue
 
 

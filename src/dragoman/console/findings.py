@@ -1,8 +1,7 @@
-"""What is wrong with an agent's card, rule by rule.
+"""Checks an agent's card, rule by rule.
 
-The rules are those of A2A for the version that the card is written for, and what a client needs to reach the agent. A finding
-names the rule and the section of the specification that it comes from, says what to change, and points to the place in the card (a
-JSON pointer, RFC 6901).
+The rules are those of the A2A version that the card is written for, and what a client needs to reach the agent. A finding names the rule
+and its section of the specification, says what to change, and has a JSON pointer (RFC 6901) to the place in the card.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.console.access import read_json
+from dragoman.console.keys import read_json
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.reading import snake
 from dragoman.observe.redact import redact_text
@@ -136,7 +135,7 @@ _OLDER = (
 )  # fmt: skip
 _BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 _VERSIONS = ("0.1", "0.2", "0.3", "1.0")
-_WORDS: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
+_TYPE_NAMES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 _KINDS = {
     "apiKeySecurityScheme": "apiKey", "httpAuthSecurityScheme": "http", "oauth2SecurityScheme": "oauth2",
     "openIdConnectSecurityScheme": "openIdConnect", "mtlsSecurityScheme": "mutualTLS",
@@ -154,7 +153,7 @@ _MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]+/[\w!#$&^.+*-]+(\s*;.*)?")
 _HTML = re.compile(r"<\s*(script|iframe|object|svg|img)\b", re.IGNORECASE)
 _GRPC_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d{1,5})")
 
-Place = tuple[str | int, ...]
+Pointer = tuple[str | int, ...]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -180,7 +179,7 @@ class FetchedCard(Struct, frozen=True, kw_only=True):
     def finding(self, rule: str, *place: str | int, **values: Any) -> Finding:
         """A finding at a place in the card. `values` fill in the sentences of the rule."""
         section, severity, message, fix = RULES[rule]
-        shown = {name: quoted(value) for name, value in values.items()}
+        shown = {name: quote_value(value) for name, value in values.items()}
         return Finding(
             rule=rule,
             section=section if self.era == "1.0" or not section else f"A2A {self.era}",
@@ -191,13 +190,13 @@ class FetchedCard(Struct, frozen=True, kw_only=True):
         )
 
 
-class Plain(str):
-    """Words of ours in a sentence, which need no quotes."""
+class Unquoted(str):
+    """A text that is not from the card, which needs no quotes in a sentence."""
 
 
-def quoted(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """A value of the card in a sentence: short, without secrets and control characters."""
-    if isinstance(value, Plain | int):
+    if isinstance(value, Unquoted | int):
         return str(value)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     text = sanitize(redact_text(text[:200])).replace("\n", " ")
@@ -209,7 +208,7 @@ def check_card(card: FetchedCard) -> list[Finding]:
     if not isinstance(card.document, dict):
         return [card.finding("card.object")]
     found: list[Finding] = []
-    for check in (_served, _members, _texts, _interfaces, _skills, _capabilities, _security, _signatures):
+    for check in (_http, _members, _texts, _interfaces, _skills, _capabilities, _security, _signatures):
         for finding in check(card):
             found.append(finding)
             if len(found) >= MAX_FINDINGS:
@@ -218,7 +217,7 @@ def check_card(card: FetchedCard) -> list[Finding]:
     return sorted(found[:MAX_FINDINGS], key=lambda each: order.index(each.severity))
 
 
-def _served(card: FetchedCard) -> Iterator[Finding]:
+def _http(card: FetchedCard) -> Iterator[Finding]:
     if not card.url:
         return
     parts = urlsplit(card.url)
@@ -244,19 +243,19 @@ def _members(card: FetchedCard) -> Iterator[Finding]:
     for name in document:
         if "_" in name and snake(name) == name:
             yield card.finding("card.camel-case", name, name=name, camel=_camel(name))
-    there, required = {_camel(name) for name in document}, REQUIRED.get(era, ())
+    present, required = {_camel(name) for name in document}, REQUIRED.get(era, ())
     for name in required:
-        if name not in there:
+        if name not in present:
             yield card.finding("card.required", name, name=name)
-    if era == "0.3" and "preferredTransport" not in there:
+    if era == "0.3" and "preferredTransport" not in present:
         yield card.finding("card.transport", "preferredTransport", name="preferredTransport")
     for name, kind in TYPES.items():
         if name in document and not isinstance(document[name], kind):
-            yield card.finding("card.type", name, name=name, kind=Plain(_WORDS[kind]))
+            yield card.finding("card.type", name, name=name, kind=Unquoted(_TYPE_NAMES[kind]))
         elif name in required and document.get(name) == "":
             yield card.finding("card.empty", name, name=name)
     if era == "1.0" and (older := [name for name in _OLDER if name in document]):
-        yield card.finding("card.older-members", names=Plain(", ".join(older)))
+        yield card.finding("card.older-members", names=Unquoted(", ".join(older)))
     for name in ("defaultInputModes", "defaultOutputModes"):
         yield from _media_types(card, "card.media-type", document.get(name), name)
     if isinstance(provider := document.get("provider"), dict):
@@ -275,7 +274,7 @@ def _media_types(card: FetchedCard, rule: str, modes: Any, *place: str | int) ->
 
 
 def _texts(card: FetchedCard) -> Iterator[Finding]:
-    """Texts that a page or a terminal might obey, and texts that look like credentials."""
+    """Texts with control characters or HTML, and texts that look like credentials."""
     for place, text in _strings(card.document):
         if sanitize(text) != text:
             yield card.finding("text.control", *place, text=text)
@@ -285,7 +284,7 @@ def _texts(card: FetchedCard) -> Iterator[Finding]:
             yield card.finding("card.secret", *place)
 
 
-def _strings(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+def _strings(value: Any, place: Pointer = ()) -> Iterator[tuple[Pointer, str]]:
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict | list) and len(place) < 12:
@@ -314,7 +313,7 @@ def _interfaces(card: FetchedCard) -> Iterator[Finding]:
         yield card.finding("interface.preferred", "additionalInterfaces", i, transport=transport, other=other)
     for i, each in others:
         at = ("additionalInterfaces", i)
-        yield from _required(card, "interface.required", each, ("url", "transport"), *at)
+        yield from _required_members(card, "interface.required", each, ("url", "transport"), *at)
         yield from _address(card, each.get("url"), each.get("transport"), *at, "url")
         yield from _binding(card, each.get("transport"), *at, "transport")
 
@@ -328,7 +327,7 @@ def _listed_interfaces(card: FetchedCard, listed: Any) -> Iterator[Finding]:
         if not isinstance(each, dict):
             yield card.finding("interface.type", *at)
             continue
-        yield from _required(
+        yield from _required_members(
             card, "interface.required", each, ("url", "protocolBinding", "protocolVersion"), *at
         )
         yield from _address(card, each.get("url"), each.get("protocolBinding"), *at, "url")
@@ -340,7 +339,7 @@ def _listed_interfaces(card: FetchedCard, listed: Any) -> Iterator[Finding]:
         seen.setdefault(key, i)
 
 
-def _required(
+def _required_members(
     card: FetchedCard, rule: str, value: dict[str, Any], names: tuple[str, ...], *place: str | int
 ) -> Iterator[Finding]:
     for name in names:
@@ -405,7 +404,7 @@ def _skills(card: FetchedCard) -> Iterator[Finding]:
         if not isinstance(skill, dict):
             yield card.finding("skill.type", *at)
             continue
-        yield from _required(card, "skill.required", skill, needed, *at)
+        yield from _required_members(card, "skill.required", skill, needed, *at)
         if skill.get("tags") == [] and "tags" in needed:
             yield card.finding("skill.tags", *at, "tags")
         if isinstance(id := skill.get("id"), str):
@@ -479,7 +478,7 @@ def _scheme(card: FetchedCard, name: str, scheme: Any) -> Iterator[Finding]:
         kind, members, at = _KINDS[wrappers[0]], scheme[wrappers[0]], (*at, wrappers[0])
     elif newest or kind not in _KINDS.values():
         kinds = ", ".join(_KINDS if newest else _KINDS.values())
-        yield card.finding("scheme.kind", *at, kinds=Plain(f"one of {kinds}"))
+        yield card.finding("scheme.kind", *at, kinds=Unquoted(f"one of {kinds}"))
         return
     if kind == "apiKey":
         place = members.get("location", members.get("in"))
@@ -487,9 +486,9 @@ def _scheme(card: FetchedCard, name: str, scheme: Any) -> Iterator[Finding]:
             yield card.finding("scheme.api-key", *at, place=place)
         if place == "query":
             yield card.finding("scheme.key-in-query", *at)
-        yield from _required(card, "scheme.required", members, ("name",), *at)
+        yield from _required_members(card, "scheme.required", members, ("name",), *at)
     elif kind == "http":
-        yield from _required(card, "scheme.required", members, ("scheme",), *at)
+        yield from _required_members(card, "scheme.required", members, ("scheme",), *at)
     elif kind == "openIdConnect":
         yield from _login_url(card, members, "openIdConnectUrl", *at)
     elif kind == "oauth2":
@@ -497,12 +496,12 @@ def _scheme(card: FetchedCard, name: str, scheme: Any) -> Iterator[Finding]:
 
 
 def _flows(card: FetchedCard, flows: Any, *place: str | int) -> Iterator[Finding]:
-    there = [each for each in flows.items() if isinstance(each[1], dict)] if isinstance(flows, dict) else []
-    if not there:
+    present = [each for each in flows.items() if isinstance(each[1], dict)] if isinstance(flows, dict) else []
+    if not present:
         yield card.finding("scheme.flows", *place)
-    if len(there) > 1 and card.era == "1.0":
-        yield card.finding("scheme.one-flow", *place, n=len(there))
-    for name, flow in there:
+    if len(present) > 1 and card.era == "1.0":
+        yield card.finding("scheme.one-flow", *place, n=len(present))
+    for name, flow in present:
         at = (*place, name)
         if name not in _FLOWS:
             yield card.finding("scheme.flow", *at, name=name)
@@ -511,7 +510,7 @@ def _flows(card: FetchedCard, flows: Any, *place: str | int) -> Iterator[Finding
             yield card.finding("scheme.deprecated-flow", *at, name=name)
         for member in _FLOWS[name]:
             yield from _login_url(card, flow, member, *at)
-        yield from _required(card, "scheme.required", flow, ("scopes",), *at)
+        yield from _required_members(card, "scheme.required", flow, ("scopes",), *at)
         if name == "authorizationCode" and card.era == "1.0" and not flow.get("pkceRequired"):
             yield card.finding("scheme.pkce", *at)
 

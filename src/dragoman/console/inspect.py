@@ -1,12 +1,10 @@
-"""Look at an agent elsewhere: its card with findings, its signature, how it is called, and whether its streams can be resumed."""
+"""Look at an agent elsewhere: its card with findings, its signature, and how it is called."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +12,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from dragoman.client import Client
-from dragoman.client.content import build_request
+from dragoman.client.routes import BINDINGS
 from dragoman.client.signature import check_signature
 from dragoman.client.transport.tap import BODY, END, REQUEST, RESPONSE, WireEvent
 from dragoman.client.transport.transport import NOT_JSON, decode_json
@@ -23,14 +21,11 @@ from dragoman.console.api import Console, ConsoleRequest
 from dragoman.console.findings import FetchedCard, check_card
 from dragoman.console.login import Logins
 from dragoman.console.outbound import check_url, connect_elsewhere
+from dragoman.console.resume import ResumeTest
 from dragoman.console.talk import describe_choice
 from dragoman.dialects.cards import era_of
-from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable, UnsupportedOperation
-from dragoman.model.card import AgentCard, SecurityScheme
-from dragoman.model.fold import Fold
-from dragoman.model.ids import timestamp
-from dragoman.model.ops import Call, SubscribeToTask
-from dragoman.model.task import Task
+from dragoman.errors import InvalidAgentResponse, Unreachable, UnsupportedOperation
+from dragoman.model.card import AgentCard, Interface, SecurityScheme
 from dragoman.observe.redact import redact, redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.routes import Route, RouteList
@@ -52,7 +47,7 @@ class ResumeRequest(InspectRequest, kw_only=True, forbid_unknown_fields=True):
     text: str = _RESUME_TEXT
 
 
-class _Answered(Struct):
+class _CardResponse(Struct):
     """A request for a card, and what came back."""
 
     url: str
@@ -65,14 +60,14 @@ class _Answered(Struct):
 
 
 class CardRequests:
-    """A tap that keeps what was asked for while a card is looked for."""
+    """A tap that records the requests for a card, and their answers."""
 
     def __init__(self) -> None:
-        self.answers: dict[int, _Answered] = {}
+        self.answers: dict[int, _CardResponse] = {}
 
     async def __call__(self, event: WireEvent) -> None:
         if event.kind == REQUEST and event.method == "GET" and len(self.answers) < 32:
-            self.answers[event.n] = _Answered(event.url, event.time, body=bytearray())
+            self.answers[event.n] = _CardResponse(event.url, event.time, body=bytearray())
         answer = self.answers.get(event.n)
         if answer is None:
             return
@@ -84,12 +79,17 @@ class CardRequests:
         elif event.kind == END:
             answer.error = event.error
 
-    def last_document(self) -> tuple[_Answered, Any] | None:
-        """The last answer that is JSON."""
+    def answer_from(self, url: str) -> _CardResponse:
+        """The answer with the card; an empty one if the card was not fetched."""
+        found = (each for each in self.answers.values() if each.url == url and each.status == 200)
+        return next(found, _CardResponse(url, 0.0))
+
+    def last_document(self) -> tuple[str, Any] | None:
+        """The URL and the document of the last answer that is JSON."""
         for answer in reversed(self.answers.values()):
             if answer.status == 200:
                 try:
-                    return answer, decode_json(bytes(answer.body))
+                    return answer.url, decode_json(bytes(answer.body))
                 except NOT_JSON:
                     continue
         return None
@@ -101,98 +101,119 @@ class CardRequests:
         ]
 
 
+class _Inspection(Struct, kw_only=True):
+    """The result of looking for a card."""
+
+    document: Any = None
+    url: str
+    """Where it was found."""
+    card: AgentCard | None = None
+    """None: the document is not a card that the client can use."""
+    chosen: dict[str, Any] | None = None
+    """How a client calls the agent."""
+    signature: dict[str, Any]
+    problem: str = ""
+    """Why the agent cannot be called."""
+
+
 async def inspect_agent(
     url: str, guard: OutboundGuard, *, credentials: Any = None, version: str = "", binding: str = ""
 ) -> dict[str, Any]:
     """Everything that can be known of an agent without sending it a message. Raises `A2AError` if it has no card."""
-    seen = CardRequests()
-    given = {"credentials": credentials, "version": version, "binding": binding}
-    client = connect_elsewhere(url, guard, tap=seen, timeout=INSPECT_SECONDS, **given)
-    problem, found, chosen = "", None, None
-    signature: dict[str, Any] = {"state": "unknown", "message": "The card could not be used."}
-    try:
-        async with client:
-            found = client.link.found
-            chosen = describe_choice(client, None)
-            link = client.link
-            checked = await check_signature(found, link.transport, link.transport.without_credentials)
-            signature = to_builtins(replace(checked, message=redact_text(checked.message)))
-    except TimeoutError as error:
-        raise Unreachable(str(error)) from None
-    except (InvalidAgentResponse, UnsupportedOperation) as error:
-        problem = error.message
-        if seen.last_document() is None:
-            raise
-    last = seen.last_document() if found is None else None
-    document: Any = found.document if found is not None else last[1] if last is not None else None
-    place = found.url if found is not None else last[0].url if last is not None else url
-    answer = next((each for each in seen.answers.values() if each.url == place and each.status == 200), None)
-    era = era_of(document, found_at=place) if isinstance(document, dict) else "1.0"
-    if isinstance(document, dict) and "supportedInterfaces" in document:
-        era = "1.0"  # also if the list is empty, which is a finding
-    fetched = FetchedCard(
-        document=document,
-        era=era,
-        url=place,
-        headers=answer.headers if answer is not None else {},
-        size=len(answer.body) if answer is not None else 0,
+    requests = CardRequests()
+    options = {"credentials": credentials, "version": version, "binding": binding}
+    inspection = await _connect_and_check(
+        connect_elsewhere(url, guard, tap=requests, timeout=INSPECT_SECONDS, **options), requests, url
     )
-    card = found.card if found is not None else None
+    answer = requests.answer_from(inspection.url)
+    fetched = FetchedCard(
+        document=inspection.document,
+        era=_era(inspection),
+        url=inspection.url,
+        headers=answer.headers,
+        size=len(answer.body),
+    )
+    schemes = inspection.card.security_schemes if inspection.card is not None else {}
     return {
-        "card": redact(document) if isinstance(document, dict) else document,
+        "card": redact(inspection.document) if isinstance(inspection.document, dict) else inspection.document,
         "found": {
-            "url": redact_text(place),
-            "path": urlsplit(place).path,
-            "status": answer.status if answer is not None else 0,
-            "version": era,
+            "url": redact_text(inspection.url),
+            "path": urlsplit(inspection.url).path,
+            "status": answer.status,
+            "version": fetched.era,
             "contentType": fetched.headers.get("content-type", ""),
             "bytes": fetched.size,
-            "ms": answer.ms if answer is not None else 0,
+            "ms": answer.ms,
         },
-        "tried": seen.describe(),
-        "problem": redact_text(problem),
+        "tried": requests.describe(),
+        "problem": redact_text(inspection.problem),
         "findings": check_card(fetched),
-        "signature": signature,
-        "interfaces": _interfaces(card, chosen),
-        "chosen": chosen,
-        "schemes": _schemes(card),
+        "signature": inspection.signature,
+        "interfaces": _interfaces(inspection.card, inspection.chosen),
+        "chosen": inspection.chosen,
+        "schemes": [_scheme(*each) for each in schemes.items()],
     }
 
 
-def _interfaces(card: AgentCard | None, chosen: dict[str, Any] | None) -> list[dict[str, Any]]:
-    from dragoman.client.routes import BINDINGS
-
-    out = []
-    for each in card.supported_interfaces[:100] if card is not None else ():
-        binding = each.protocol_binding.upper()
-        same = chosen is not None and chosen["binding"] == binding
-        out.append(
-            {
-                "url": redact_text(each.url),
-                "protocolBinding": each.protocol_binding,
-                "protocolVersion": each.protocol_version,
-                "tenant": each.tenant or None,
-                "chosen": same
-                and chosen is not None
-                and (
-                    binding == "GRPC"
-                    or chosen["url"].rstrip("/").endswith(urlsplit(each.url).path.rstrip("/"))
-                )
-                and chosen["version"] == each.protocol_version[: len(chosen["version"])],
-                "speaks": binding in BINDINGS,
-            }
-        )
-    return out
-
-
-def _schemes(card: AgentCard | None) -> list[dict[str, Any]]:
-    """How callers may log in, for a form."""
-    return (
-        [_scheme(name, scheme) for name, scheme in card.security_schemes.items()] if card is not None else []
+async def _connect_and_check(client: Client, requests: CardRequests, url: str) -> _Inspection:
+    """Connect as a client does. Raises `A2AError` if nothing was found that could be a card."""
+    inspection = _Inspection(
+        url=url, signature={"state": "unknown", "message": "The card could not be used."}
     )
+    try:
+        async with client:
+            link = client.link
+            inspection.document, inspection.url, inspection.card = (
+                link.found.document,
+                link.found.url,
+                link.found.card,
+            )
+            inspection.chosen = describe_choice(client, None)
+            checked = await check_signature(link.found, link.transport, link.transport.without_credentials)
+            inspection.signature = to_builtins(replace(checked, message=redact_text(checked.message)))
+    except TimeoutError as error:
+        raise Unreachable(str(error)) from None
+    except (InvalidAgentResponse, UnsupportedOperation) as error:
+        inspection.problem = error.message
+        last = requests.last_document()
+        if last is None:
+            raise
+        if inspection.card is None:
+            inspection.url, inspection.document = last
+    return inspection
+
+
+def _era(inspection: _Inspection) -> str:
+    """The version that a card is written for."""
+    if not isinstance(inspection.document, dict) or "supportedInterfaces" in inspection.document:
+        return "1.0"  # also if the list is empty, which is a finding
+    return era_of(inspection.document, found_at=inspection.url)
+
+
+def _interfaces(card: AgentCard | None, chosen: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "url": redact_text(each.url),
+            "protocolBinding": each.protocol_binding,
+            "protocolVersion": each.protocol_version,
+            "tenant": each.tenant or None,
+            "chosen": chosen is not None and _is_chosen(each, chosen),
+            "speaks": each.protocol_binding.upper() in BINDINGS,
+        }
+        for each in (card.supported_interfaces[:100] if card is not None else ())
+    ]
+
+
+def _is_chosen(interface: Interface, chosen: dict[str, Any]) -> bool:
+    binding, version = interface.protocol_binding.upper(), chosen["version"]
+    if binding != chosen["binding"] or interface.protocol_version[: len(version)] != version:
+        return False
+    path = urlsplit(interface.url).path.rstrip("/")
+    return binding == "GRPC" or chosen["url"].rstrip("/").endswith(path)
 
 
 def _scheme(name: str, scheme: SecurityScheme) -> dict[str, Any]:
+    """How callers may log in, for a form."""
     out: dict[str, Any] = {"name": name, "kind": "unknown", "description": "", "flows": []}
     if (key := scheme.api_key_security_scheme) is not None:
         return {
@@ -237,100 +258,6 @@ def _scheme(name: str, scheme: SecurityScheme) -> dict[str, Any]:
     return out
 
 
-# -- the resume test -----------------------------------------------------------------------------------------------
-
-
-class ResumeTest:
-    """Sends a message, drops the connection after the first event, and looks whether the rest comes, each event once."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._steps: list[dict[str, str]] = []
-        self._fold = Fold()
-        self._seqs: list[int] = []
-
-    def _note(self, text: str) -> None:
-        self._steps.append({"time": timestamp(), "text": text})
-
-    def _result(self, ok: bool, method: str, message: str, **more: Any) -> dict[str, Any]:
-        counts = {"missed": 0, "twice": sum(n - 1 for n in Counter(self._seqs).values()), **more}
-        task = self._fold.task_id or None
-        return {"ok": ok, "method": method, "message": message, "steps": self._steps, "task": task, **counts}
-
-    async def run(self, text: str) -> dict[str, Any]:
-        client = self._client
-        link = client.link
-        if not link.found.card.capabilities.streaming:
-            return self._result(
-                False, "none", "The card does not offer streaming, so there is nothing to resume."
-            )
-        call, request = build_request((text,), None)
-        began = await self._read(link.peer.stream(call, request), until_task=True)
-        self._note(f"Sent a message, and received {began} events. Dropped the connection.")
-        if not self._fold.task_id:
-            return self._result(False, "none", "The agent answered with a message and made no task.")
-        if self._fold.over:
-            return self._result(
-                False,
-                "none",
-                "The task was over before the connection could be dropped: try a longer message.",
-            )
-        after = self._seqs[-1] if self._seqs and self._seqs[-1] else None
-        return await self._resume(call, after)
-
-    async def _resume(self, call: Call, after: int | None) -> dict[str, Any]:
-        subscribe = SubscribeToTask(id=self._fold.task_id, tenant=self._client.link.peer.route.tenant)
-        method = "subscribe" if after is None else "last-event-id"
-        self._note(f"Subscribed to the task{f' after event {after}' if after is not None else ''}.")
-        try:
-            events = await self._read(self._client.link.peer.stream(replace(call, after=after), subscribe))
-            self._note(f"Received {events} more events. The task is {self._fold.state.word}.")
-        except A2AError as error:
-            return await self._poll(error)
-        task = await self._client.get(self._fold.task_id)
-        missed = _missed(self._fold, task)
-        if missed:
-            message = f"The resumed stream left out something: {missed} artifacts differ from the task."
-            return self._result(False, method, message, missed=missed)
-        again = self._result(True, method, "The stream went on where it was interrupted.")
-        if again["twice"]:
-            again |= {"ok": False, "message": f"{again['twice']} events came twice."}
-        return again
-
-    async def _poll(self, error: A2AError) -> dict[str, Any]:
-        self._note(f"The agent refused: {redact_text(error.message)}")
-        try:
-            task = await self._client.get(self._fold.task_id)
-        except A2AError as failed:
-            return self._result(
-                False, "none", f"The task is lost to its caller: {redact_text(failed.message)}"
-            )
-        self._note(f"Asked for the task: it is {task.state.word}.")
-        return self._result(
-            False, "poll", "The stream cannot be resumed. The task can be asked for, so a client has to poll."
-        )
-
-    async def _read(self, batches: Any, *, until_task: bool = False) -> int:
-        count = 0
-        async with aclosing(batches):
-            async for batch in batches:
-                for response in batch:
-                    count += 1
-                    if response.seq:
-                        self._seqs.append(response.seq)
-                    self._fold.apply(response.event)
-                if self._fold.over or (until_task and self._fold.task_id):
-                    break
-        return count
-
-
-def _missed(fold: Fold, task: Task) -> int:
-    """Artifacts of the task that differ from what the streams came to."""
-    seen = fold.task
-    have = {each.artifact_id: each.text for each in seen.artifacts} if seen is not None else {}
-    return sum(have.get(each.artifact_id) != each.text for each in task.artifacts)
-
-
 # -- routes --------------------------------------------------------------------------------------------------------
 
 
@@ -340,34 +267,34 @@ def routes(
     """`url`: the agent that the operator named on the command line; `handle`: the login for it."""
     api = RouteList("inspect", access=OPERATOR)
 
-    def options(asked: InspectRequest) -> dict[str, Any]:
-        credential = logins.get(asked.credentials, asked.url).credential if asked.credentials else None
+    def options(body: InspectRequest) -> dict[str, Any]:
+        credential = logins.get(body.credentials, body.url).credential if body.credentials else None
         return {
             "credentials": credential,
-            "version": asked.version or "",
-            "binding": asked.binding or "",
+            "version": body.version or "",
+            "binding": body.binding or "",
         }
 
     @api.add("GET", "/inspect", "The agent that the operator named on the command line.")
-    async def given(request: ConsoleRequest) -> Any:
+    async def named_agent(request: ConsoleRequest) -> Any:
         return {"url": url or None, "credentials": handle or None}
 
     @api.add("POST", "/inspect", "Read the card of an agent elsewhere, and check it.", body=InspectRequest)
     async def inspect(request: ConsoleRequest) -> Any:
-        asked = await request.json(InspectRequest)
-        return await inspect_agent(asked.url, guard, **options(asked))
+        body = await request.json(InspectRequest)
+        return await inspect_agent(body.url, guard, **options(body))
 
     @api.add(
         "POST", "/inspect/resume", "Test whether an interrupted stream can be resumed.", body=ResumeRequest
     )
     async def resume(request: ConsoleRequest) -> Any:
-        asked = await request.json(ResumeRequest)
-        check_url(asked.url)
-        client = connect_elsewhere(asked.url, guard, timeout=INSPECT_SECONDS, **options(asked))
+        body = await request.json(ResumeRequest)
+        check_url(body.url)
+        client = connect_elsewhere(body.url, guard, timeout=INSPECT_SECONDS, **options(body))
         began = time.monotonic()
         try:
             async with asyncio.timeout(RESUME_SECONDS), client:
-                return await ResumeTest(client).run(asked.text)
+                return await ResumeTest(client).run(body.text)
         except TimeoutError:
             raise Unreachable(f"the test did not end within {time.monotonic() - began:.0f} s") from None
 

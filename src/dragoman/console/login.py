@@ -1,4 +1,4 @@
-"""Log in at agents elsewhere: credentials stay in this process, and a page has a handle of them.
+"""Log in at agents elsewhere: credentials stay in this process, and a page gets a handle for them.
 
 A handle works for the origin that it was made for. Logins are in memory: at most `MAX_LOGINS`, for `LOGIN_SECONDS` after their last
 use, and gone when the process ends.
@@ -19,14 +19,14 @@ from dragoman.client import ApiKey, AuthorizationCode, Basic, Bearer, ClientCred
 from dragoman.client.credentials import Outgoing
 from dragoman.client.transport.transport import Transport
 from dragoman.console.access import OPERATOR
-from dragoman.console.api import ANY_QUERY, ANYBODY, API, Console, ConsoleRequest, NotFound
+from dragoman.console.api import ANY_QUERY, ANYBODY, API, Console, ConsoleRequest
 from dragoman.console.outbound import check_url, connect_elsewhere
 from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.card import AgentCard
 from dragoman.model.ids import timestamp
 from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
-from dragoman.server.routes import ApiResponse, Route, RouteList
+from dragoman.server.routes import ApiResponse, NotFound, Route, RouteList
 
 MAX_LOGINS = 32
 LOGIN_SECONDS = 8 * 3600.0
@@ -62,20 +62,22 @@ class LoginRequest(Struct, kw_only=True, forbid_unknown_fields=True, rename="cam
 class Login:
     """One set of credentials for one origin."""
 
-    def __init__(self, asked: LoginRequest, origin: str) -> None:
+    def __init__(self, form: LoginRequest, origin: str) -> None:
         self.handle = secrets.token_urlsafe(24)
-        self.url, self.origin, self.kind = asked.url, origin, asked.kind
+        self.url, self.origin, self.kind = form.url, origin, form.kind
         self.state, self.message = READY, ""
         self.authorize_url = self.verification_url = self.user_code = ""
         self.used = time.monotonic()
         self.credential: Any = None
         """For `connect`: a `Credential`, or a secret that is used as the card asks."""
         self.pending: asyncio.Task[None] | None = None
-        self._given = [each for each in (asked.token, asked.key, asked.password, asked.client_secret) if each]
+        self._entered_secrets = [
+            each for each in (form.token, form.key, form.password, form.client_secret) if each
+        ]
 
     def secrets(self) -> list[str]:
-        """What must not be shown."""
-        return [*self._given, *getattr(self.credential, "secrets", ())]
+        """The secrets of this login, which the wire view masks."""
+        return [*self._entered_secrets, *getattr(self.credential, "secrets", ())]
 
     @property
     def expired(self) -> bool:
@@ -137,22 +139,22 @@ class Logins:
         """A login with credentials that the operator gave on the command line. `given` are the secrets in it."""
         login = Login(LoginRequest(url=url, kind="given"), check_url(url))
         login.credential = credential
-        login._given += given
-        self._keep(login)
+        login._entered_secrets += given
+        self._store(login)
         return login
 
-    async def begin(self, asked: LoginRequest, callback: str) -> Login:
+    async def begin(self, form: LoginRequest, callback: str) -> Login:
         """Log in, or begin to. `callback`: where a browser comes back to. Raises `InvalidParams`."""
-        login = Login(asked, check_url(asked.url))
-        begin = getattr(self, f"_begin_{asked.kind}", None) if asked.kind in KINDS else None
+        login = Login(form, check_url(form.url))
+        begin = getattr(self, f"_begin_{form.kind}", None) if form.kind in KINDS else None
         if begin is None:
             raise InvalidParams(
-                f"there is no way to log in called {asked.kind[:40]!r}",
+                f"there is no way to log in called {form.kind[:40]!r}",
                 fields=(("kind", f"is one of {', '.join(KINDS)}"),),
             )
-        self._keep(login)
+        self._store(login)
         try:
-            await begin(login, asked, callback)
+            await begin(login, form, callback)
         except InvalidParams:
             self.forget(login.handle)
             raise
@@ -164,7 +166,7 @@ class Logins:
         return login
 
     async def finish(self, state: str, code: str, error: str) -> Login:
-        """A browser came back from a login. Raises `Forbidden` unless we sent it there."""
+        """Finish a login when the browser comes back from it. Raises `Forbidden` for an unknown `state`."""
         for login in self.list():
             credential = login.credential
             if not isinstance(credential, AuthorizationCode) or login.state != PENDING:
@@ -175,9 +177,9 @@ class Logins:
                     credential.state = ""
                     login.fail(f"the login failed: {error[:300] or 'there is no code'}")
                     return login
-                await self._settle(login, credential.finish(self._carrier(), code, state))
+                await self._settle(login, credential.finish(self._open_transport(), code, state))
                 return login
-        raise Forbidden("this login was not begun here, or is over")
+        raise Forbidden("this login was not started here, or is over")
 
     async def close(self) -> None:
         for handle in list(self._logins):
@@ -187,69 +189,73 @@ class Logins:
 
     # -- the kinds ---------------------------------------------------------------------------------------------
 
-    async def _begin_bearer(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        login.credential = Bearer(_literal(_need(asked.token, "token")))
+    async def _begin_bearer(self, login: Login, form: LoginRequest, callback: str) -> None:
+        login.credential = Bearer(_never_a_variable(_require(form.token, "token")))
 
-    async def _begin_basic(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        login.credential = Basic(_need(asked.name, "name"), _literal(_need(asked.password, "password")))
+    async def _begin_basic(self, login: Login, form: LoginRequest, callback: str) -> None:
+        login.credential = Basic(
+            _require(form.name, "name"), _never_a_variable(_require(form.password, "password"))
+        )
 
-    async def _begin_apiKey(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        name, location = asked.name, asked.location or asked.place
+    async def _begin_apiKey(self, login: Login, form: LoginRequest, callback: str) -> None:
+        name, location = form.name, form.location or form.place
         if not name or not location:
             declared = [
                 scheme.api_key_security_scheme
-                for scheme in (await self._card(asked)).security_schemes.values()
+                for scheme in (await self._card(form)).security_schemes.values()
             ]
             scheme = next((each for each in declared if each is not None), None)
             name = name or (scheme.name if scheme is not None else "X-API-Key")
             location = location or (scheme.location if scheme is not None else "header")
         try:
-            login.credential = ApiKey(_literal(_need(asked.key, "key")), name=name, location=location)
+            login.credential = ApiKey(
+                _never_a_variable(_require(form.key, "key")), name=name, location=location
+            )
         except ValueError as error:
             raise InvalidParams(str(error), fields=(("location", "is header, query or cookie"),)) from None
 
-    async def _begin_clientCredentials(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        client = _oauth_client(asked)
-        _need(asked.client_secret, "clientSecret")
+    async def _begin_clientCredentials(self, login: Login, form: LoginRequest, callback: str) -> None:
+        client = _oauth_client(form)
+        _require(form.client_secret, "clientSecret")
         credential = ClientCredentials(**client)
         login.credential = credential
-        if not asked.token_url:
-            credential.learn(await self._card(asked), login.origin)
+        if not form.token_url:
+            credential.learn(await self._card(form), login.origin)
         async with asyncio.timeout(BEGIN_SECONDS):
-            await credential.apply(Outgoing(asked.url, {}), self._carrier())
+            await credential.apply(Outgoing(form.url, {}), self._open_transport())
 
-    async def _begin_deviceCode(self, login: Login, asked: LoginRequest, callback: str) -> None:
-        shown = asyncio.Event()
+    async def _begin_deviceCode(self, login: Login, form: LoginRequest, callback: str) -> None:
+        prompted = asyncio.Event()
 
         def prompt(url: str, code: str) -> None:
             login.verification_url, login.user_code = _web_url(url), code[:100]
-            shown.set()
+            prompted.set()
 
-        credential = DeviceCode(prompt=prompt, device_url=asked.device_url, **_oauth_client(asked))
+        credential = DeviceCode(prompt=prompt, device_url=form.device_url, **_oauth_client(form))
         login.credential = credential
-        if not asked.token_url or not asked.device_url:
-            credential.learn(await self._card(asked), login.origin)
+        if not form.token_url or not form.device_url:
+            credential.learn(await self._card(form), login.origin)
         login.state = PENDING
-        wait = credential.apply(Outgoing(asked.url, {}), self._carrier())
+        wait = credential.apply(Outgoing(form.url, {}), self._open_transport())
         login.pending = asyncio.create_task(self._settle(login, wait))
-        waiting = asyncio.create_task(shown.wait())
+        waiting = asyncio.create_task(prompted.wait())
         try:
             await asyncio.wait(
                 (login.pending, waiting), timeout=BEGIN_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             waiting.cancel()
-        if not shown.is_set() and login.state == PENDING:
+        if not prompted.is_set() and login.state == PENDING:
             login.pending.cancel()
             login.fail(f"{credential.device_url} did not answer")
 
-    async def _begin_authorizationCode(self, login: Login, asked: LoginRequest, callback: str) -> None:
+    async def _begin_authorizationCode(self, login: Login, form: LoginRequest, callback: str) -> None:
         credential = AuthorizationCode(
-            redirect_uri=callback, authorization_url=asked.authorization_url, **_oauth_client(asked)
+            redirect_uri=callback, authorization_url=form.authorization_url, **_oauth_client(form)
         )
         login.credential = credential
-        if not asked.token_url or not asked.authorization_url:
-            credential.learn(await self._card(asked), login.origin)
+        if not form.token_url or not form.authorization_url:
+            credential.learn(await self._card(form), login.origin)
         login.authorize_url = _web_url(credential.begin())
         login.state = PENDING
 
@@ -265,17 +271,17 @@ class Logins:
         except (A2AError, OSError) as error:
             login.fail(str(error))
 
-    async def _card(self, asked: LoginRequest) -> AgentCard:
-        """The card says where to log in, if the operator did not."""
-        async with connect_elsewhere(asked.url, self._guard, timeout=BEGIN_SECONDS) as client:
+    async def _card(self, form: LoginRequest) -> AgentCard:
+        """The card of the agent: it has the addresses for the login that the operator left out."""
+        async with connect_elsewhere(form.url, self._guard, timeout=BEGIN_SECONDS) as client:
             return client.card
 
-    def _carrier(self) -> Transport:
+    def _open_transport(self) -> Transport:
         if self._transport is None:
             self._transport = self._guard.transport()
         return self._transport
 
-    def _keep(self, login: Login) -> None:
+    def _store(self, login: Login) -> None:
         for handle in [each.handle for each in self._logins.values() if each.expired]:
             self.forget(handle)
         while len(self._logins) >= MAX_LOGINS:
@@ -286,24 +292,24 @@ class Logins:
 KINDS = ("bearer", "basic", "apiKey", "clientCredentials", "deviceCode", "authorizationCode")
 
 
-def _need(value: str, name: str) -> str:
+def _require(value: str, name: str) -> str:
     if not value:
         raise InvalidParams(f"{name} is missing", fields=((name, "is missing"),))
     return value
 
 
-def _literal(secret: str) -> Any:
-    """The client would read `env:NAME` from this process's environment, which is not the page's to read."""
+def _never_a_variable(secret: str) -> Any:
+    """A secret that the client uses as it is. It would read `env:NAME` from the environment of this process."""
     return (lambda: secret) if secret.startswith("env:") else secret
 
 
-def _oauth_client(asked: LoginRequest) -> dict[str, Any]:
-    """Who we are for a token server, and what for."""
+def _oauth_client(form: LoginRequest) -> dict[str, Any]:
+    """The OAuth client of a form: id, secret, token URL and scopes."""
     return {
-        "client_id": _need(asked.client_id, "clientId"),
-        "client_secret": asked.client_secret,
-        "token_url": asked.token_url,
-        "scopes": asked.scopes.split() if isinstance(asked.scopes, str) else list(asked.scopes),
+        "client_id": _require(form.client_id, "clientId"),
+        "client_secret": form.client_secret,
+        "token_url": form.token_url,
+        "scopes": form.scopes.split() if isinstance(form.scopes, str) else list(form.scopes),
     }
 
 
@@ -323,8 +329,8 @@ def routes(console: Console, logins: Logins) -> Sequence[Route]:
 
     @api.add("POST", "/login", "Log in at an agent elsewhere. The credentials stay here.", body=LoginRequest)
     async def log_in(request: ConsoleRequest) -> Any:
-        asked = await request.json(LoginRequest)
-        login = await logins.begin(asked, f"{request.exchange.base_url()}{API}/login/callback")
+        form = await request.json(LoginRequest)
+        login = await logins.begin(form, f"{request.exchange.base_url()}{API}/login/callback")
         return login.describe()
 
     @api.add("GET", "/login", "The logins at agents elsewhere.")

@@ -18,29 +18,31 @@ from dragoman.client import AgentCache, Client, Policy, connect
 from dragoman.client.authorize import origin_of
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.transport import NotSent
-from dragoman.console.api import NotFound
 from dragoman.errors import InvalidParams, UnsupportedOperation
 from dragoman.model.card import GRPC
 from dragoman.model.ops import Batch, Call, Principal, Request, Scope, SendMessage, Service, SubscribeToTask
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.app import App
 from dragoman.server.mount import Mount
+from dragoman.server.routes import NotFound
 
 CONSOLE = Principal(id="dragoman:console")
-"""Who calls an agent of this server when an operator does it in the console."""
+"""The principal of an operator's calls to agents of this server."""
 LOCAL = "http://localhost"
 CALLS = Policy(attempts=3, patience=60.0)
-"""An operator looks on: better a quick error than many retries."""
+"""An operator is waiting, so a quick error is better than many retries."""
 
 
 class ActingService:
-    """A service whose calls are those of `principal`, and about tasks of `scope`."""
+    """A service that calls as `principal`, about tasks of `scope`. `answers`: the record of the question that a message answers."""
 
-    def __init__(self, service: Service, principal: Principal, scope: Scope) -> None:
-        self._service, self._principal, self._scope = service, principal, scope
+    def __init__(
+        self, service: Service, principal: Principal, scope: Scope, answers: int | None = None
+    ) -> None:
+        self._service, self._principal, self._scope, self._answers = service, principal, scope, answers
 
     def _acting(self, call: Call) -> Call:
-        return replace(call, scope=self._scope, principal=self._principal)
+        return replace(call, scope=self._scope, principal=self._principal, answers=self._answers)
 
     def call(self, call: Call, request: Request) -> Coroutine[Any, Any, Any]:
         return self._service.call(self._acting(call), request)
@@ -54,6 +56,7 @@ def connect_here(
     scope: Scope,
     *,
     principal: Principal = CONSOLE,
+    answers: int | None = None,
     **options: Any,
 ) -> Client:
     """A client of an agent of this server. `scope` has the agent, and whose tasks it is about. Raises `NotFound`."""
@@ -62,11 +65,11 @@ def connect_here(
         raise NotFound("there is no such agent here")
     if options.get("binding", "").upper() == GRPC:
         raise UnsupportedOperation(
-            "agents of this server are called in process, which gRPC is not: give their URL"
+            "agents of this server are called inside this process, without gRPC: enter their URL instead"
         )
     opened = replace_field(
         mount,
-        service=ActingService(mount.service, principal, scope),
+        service=ActingService(mount.service, principal, scope, answers),
         authenticator=None,
         private=False,
         signer=None,

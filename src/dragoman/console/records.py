@@ -26,9 +26,9 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.redact import has_shape, redact, redact_text, suspicious
 
-MAX_STRING = 64 << 10
+MAX_STRING_CHARACTERS = 64 << 10
 """Characters of a string in `data`; the record itself has all of them."""
-SUMMARY = 160
+SUMMARY_CHARACTERS = 160
 """Characters of a summary."""
 
 _encoder = msgspec.json.Encoder()
@@ -37,7 +37,7 @@ _encoder = msgspec.json.Encoder()
 class RecordView(Struct, frozen=True, kw_only=True):
     seq: int
     time: str | None
-    """When it was written, as far as that is known."""
+    """When it was written, if that is known."""
     kind: str
     private: bool
     """Peers do not see it."""
@@ -52,7 +52,7 @@ def view(record: Record, attempt: int, *, full: bool = False) -> RecordView:
     """`full`: with long strings."""
     raw = record.raw
     cut: int | UnsetType = UNSET
-    if suspicious(raw) or (not full and len(raw) > MAX_STRING):
+    if suspicious(raw) or (not full and len(raw) > MAX_STRING_CHARACTERS):
         value = redact(msgspec.json.decode(raw))
         if not full:
             value, left_out = shorten(value)
@@ -71,7 +71,7 @@ def view(record: Record, attempt: int, *, full: bool = False) -> RecordView:
 
 
 def time_of(record: Record) -> str | None:
-    """When it was written; in a log from before that was stored, when its author says."""
+    """When it was written. Records of old logs have no time of their own: then the time in their body, if there is one."""
     if record.at:
         return timestamp(record.at / 1000)
     body = record.body
@@ -85,7 +85,11 @@ def time_of(record: Record) -> str | None:
 def shorten(value: Any) -> tuple[Any, int]:
     """A JSON value with its long strings cut, and how many characters that left out."""
     if isinstance(value, str):
-        return (value[:MAX_STRING], len(value) - MAX_STRING) if len(value) > MAX_STRING else (value, 0)
+        return (
+            (value[:MAX_STRING_CHARACTERS], len(value) - MAX_STRING_CHARACTERS)
+            if len(value) > MAX_STRING_CHARACTERS
+            else (value, 0)
+        )
     if isinstance(value, dict):
         pairs = [(name, *shorten(item)) for name, item in value.items()]
         return {name: item for name, item, _ in pairs}, sum(cut for _, _, cut in pairs)
@@ -107,19 +111,19 @@ def summary(record: Record) -> str:
         case Cancel():
             return one_line(f"cancel requested by {body.principal}" if body.principal else "cancel requested")
         case TokenUsage():
-            said = f"{body.input_tokens} tokens in, {body.output_tokens} out"
+            text = f"{body.input_tokens} tokens in, {body.output_tokens} out"
             if body.called:
-                return one_line(f"called {body.called}: {said} in all")
-            return one_line(f"{body.model}: {said}" if body.model else said)
+                return one_line(f"called {body.called}: {text} in all")
+            return one_line(f"{body.model}: {text}" if body.model else text)
         case TurnStarted():
             return f"turn {body.n} answers message {body.mail}"
         case StatusUpdate():
-            said = describe_parts(body.status.message.parts) if body.status.message else ""
-            return one_line(f"{body.status.state.word}: {said}" if said else body.status.state.word)
+            text = describe_parts(body.status.message.parts) if body.status.message else ""
+            return one_line(f"{body.status.state.word}: {text}" if text else body.status.state.word)
         case ArtifactUpdate():
-            said = describe_parts(body.artifact.parts)
+            text = describe_parts(body.artifact.parts)
             name = body.artifact.name or body.artifact.artifact_id
-            return one_line(f"{name}: {said}" if said else name)
+            return one_line(f"{name}: {text}" if text else name)
         case Message():
             return one_line(describe_parts(body.parts))
         case Step():
@@ -145,7 +149,7 @@ def describe_parts(parts: Sequence[Part]) -> str:
     words: list[str] = []
     size = 0
     for part in parts:
-        if size > SUMMARY:
+        if size > SUMMARY_CHARACTERS:
             break
         words.append(_describe_part(part))
         size += len(words[-1])
@@ -154,7 +158,7 @@ def describe_parts(parts: Sequence[Part]) -> str:
 
 def _describe_part(part: Part) -> str:
     if part.text is not None:
-        return part.text[: SUMMARY * 2]
+        return part.text[: SUMMARY_CHARACTERS * 2]
     if part.data is not UNSET:
         return _json(_encoder.encode(part.data))
     kind = f" ({part.media_type})" if part.media_type else ""
@@ -165,24 +169,24 @@ def _json(raw: bytes) -> str:
     """The beginning of JSON, without secrets."""
     if suspicious(raw):
         raw = _encoder.encode(redact(msgspec.json.decode(raw)))
-    return raw[: SUMMARY * 2].decode("utf-8", "replace")
+    return raw[: SUMMARY_CHARACTERS * 2].decode("utf-8", "replace")
 
 
 def one_line(text: str) -> str:
     """A text as one short line without control characters and without secrets."""
-    return _short(" ".join(redact_text(text).split()))
+    return _cut_line(" ".join(redact_text(text).split()))
 
 
-def _short(line: str) -> str:
-    line = line[: SUMMARY + 1]
+def _cut_line(line: str) -> str:
+    line = line[: SUMMARY_CHARACTERS + 1]
     line = "".join(c if c.isprintable() else "�" for c in line) if not line.isprintable() else line
-    return line if len(line) <= SUMMARY else line[: SUMMARY - 1] + "…"
+    return line if len(line) <= SUMMARY_CHARACTERS else line[: SUMMARY_CHARACTERS - 1] + "…"
 
 
 def encode_frames(records: Sequence[Record], attempt: Callable[[int], int]) -> bytes:
     """Records as events of a stream. `attempt` says which attempt wrote a record.
 
-    Most records are pieces of a text. They are looked through for secrets together, and their own JSON is not read again.
+    Most records are pieces of a text. They are searched for secrets together, and their JSON is sent without decoding it.
     """
     texts = [text for record in records if (text := _only_text(record))]
     clean = bool(texts) and not has_shape("\n".join(texts))
@@ -206,11 +210,11 @@ def _only_text(record: Record) -> str:
     if len(parts) != 1 or body.metadata or artifact.metadata or artifact.description or parts[0].metadata:
         return ""
     text = parts[0].text or ""
-    return text if len(text) <= MAX_STRING else ""
+    return text if len(text) <= MAX_STRING_CHARACTERS else ""
 
 
 def _encode_text(record: Record, attempt: int) -> bytes:
-    """The frame of a record that is `_only_text`, and has nothing to mask."""
+    """The frame of a record that has `_only_text`, and no secret."""
     return (
         b'id: %d\ndata: {"seq":%d,"time":%b,"kind":"artifact","private":false,"attempt":%d,"summary":%b,"data":%b}\n\n'
         % (
@@ -226,6 +230,6 @@ def _encode_text(record: Record, attempt: int) -> bytes:
 
 def _artifact_line(body: Any) -> str:
     artifact = body.artifact
-    text = artifact.parts[0].text[: SUMMARY * 2]
+    text = artifact.parts[0].text[: SUMMARY_CHARACTERS * 2]
     line = " ".join(f"{artifact.name or artifact.artifact_id}: {text}".split())
-    return line if len(line) <= SUMMARY and line.isprintable() else _short(line)
+    return line if len(line) <= SUMMARY_CHARACTERS and line.isprintable() else _cut_line(line)

@@ -1,7 +1,7 @@
 """Chat with an agent of this server, or with one elsewhere, through our own client.
 
-The answer is a stream of server-sent events: how the agent is called and why (`chosen`), every request and response (`wire`),
-what the agent says (`event`), and how it ended (`end` or `error`). A page that leaves stops following; the task goes on.
+The answer is a stream of server-sent events: how the agent is called and why (`chosen`), every request and response (`wire`), the events
+of the agent (`event`), and how it ended (`end` or `error`). If the page disconnects, the task continues.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dragoman.client.reply import Stream
 from dragoman.client.routes import BINDINGS, AgentRoute
 from dragoman.console.access import OPERATOR, Viewer
 from dragoman.console.api import Console, ConsoleRequest, frame, stream
+from dragoman.console.keys import key_of, read_key
 from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE, connect_elsewhere, connect_here
-from dragoman.console.tasks import key_of, read_key
 from dragoman.console.wire import Masker, WireView
 from dragoman.dialects.cards import era_of
 from dragoman.errors import A2AError, Forbidden, InvalidParams
@@ -35,10 +35,10 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.mount import Mount
-from dragoman.server.routes import Route, RouteList
+from dragoman.server.routes import Natural, Route, RouteList
 
 QUEUE_BYTES = 4 << 20
-"""What may wait for a page that reads slowly. Then the agent's answer is not read any further."""
+"""Bytes that wait for a page that reads slowly. If there are more, the agent's answer is not read for a while."""
 
 _EVENTS: dict[type, str] = {
     Task: "task",
@@ -49,19 +49,21 @@ _EVENTS: dict[type, str] = {
 
 
 class _Target(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which agent: one of this server, or a URL."""
+    """The agent to call: one of this server, or a URL."""
 
     agent: str = ""
     url: str = ""
     task: str | None = None
     key: str | None = None
-    """A task of this server, whoever it belongs to."""
+    """The key of a task of this server, of any scope."""
     credentials: str | None = None
-    """The handle of a log-in."""
+    """The handle of a login."""
     version: str | None = None
     binding: str | None = None
     tenant: str | None = None
-    """For an operator of a hub: whose agent it is. It may be left out if there is one tenant."""
+    """For an operator of a hub: the tenant of the agent. It may be left out if there is only one tenant."""
+    last_seq: Natural | None = None
+    """For an answer to a task of this server: the last record when the question was shown. Then it does not answer a later question."""
 
 
 class TalkRequest(_Target, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +77,7 @@ class CancelRequest(_Target, kw_only=True, forbid_unknown_fields=True):
 
 
 ActFor = Callable[[Viewer, str], Awaitable[tuple[Principal, str]]]
-"""Who calls an agent of a hub for a viewer and a tenant, and whose its tasks are. Raises `A2AError`."""
+"""Returns the principal of a call for a viewer and a tenant, and the owner of its tasks. Raises `A2AError`."""
 
 
 class ByteQueue:
@@ -159,7 +161,7 @@ class Talk:
         if server is not None and server.find_mounts is not None:
             mounts = [*await server.find_mounts(principal.tenant), *await server.find_mounts("")]
         scope = scope or Scope(principal.tenant, target.agent, owner)
-        return connect_here(mounts, scope, principal=principal, **options), scope
+        return connect_here(mounts, scope, principal=principal, answers=target.last_seq, **options), scope
 
     def _view(self, queue: ByteQueue, masker: Masker) -> WireView:
         async def show(event: dict[str, Any]) -> None:
@@ -167,66 +169,66 @@ class Talk:
 
         return WireView(show, masker)
 
-    async def frames(self, asked: TalkRequest, viewer: Viewer) -> AsyncIterator[bytes]:
+    async def frames(self, body: TalkRequest, viewer: Viewer) -> AsyncIterator[bytes]:
         """The stream of one message and its answer."""
         queue = ByteQueue()
-        message = read_message(asked.message)
-        client, scope = await self.client(asked, viewer, queue)
-        talking = asyncio.create_task(self._talk(client, scope, asked, message, queue))
-        talking.add_done_callback(lambda _: queue.close())
+        message = read_message(body.message)
+        client, scope = await self.client(body, viewer, queue)
+        chat = asyncio.create_task(self._talk(client, scope, body, message, queue))
+        chat.add_done_callback(lambda _: queue.close())
         try:
             async with aclosing(queue.read()) as ready:  # type: ignore[type-var]
                 async for frames in ready:
                     yield frames
         finally:
             queue.close()
-            talking.cancel()  # the page has left: the connection is closed, the task goes on
+            chat.cancel()  # the page has disconnected: close the connection to the agent; the task continues
             with suppress(asyncio.CancelledError):
-                await talking
+                await chat
 
     async def _talk(
-        self, client: Client, scope: Scope | None, asked: TalkRequest, message: Message, queue: ByteQueue
+        self, client: Client, scope: Scope | None, body: TalkRequest, message: Message, queue: ByteQueue
     ) -> None:
-        async def say(event: str, data: Any) -> None:
+        async def send_event(event: str, data: Any) -> None:
             await queue.put(frame(data, event=event))
 
         try:
             async with client:
                 first = client.link.peer.route
-                await say("chosen", describe_choice(client, asked))
+                await send_event("chosen", describe_choice(client, body))
                 call, request = build_request(
                     (message,),
                     None,
-                    task=asked.task or "",
-                    context=asked.context or "",
-                    skill=asked.skill or "",
+                    task=body.task or "",
+                    context=body.context or "",
+                    skill=body.skill or "",
                 )
                 seqs: deque[int] = deque()
-                batches = _numbered(client.service.stream(call, request), seqs)
-                async with Stream(client, batches, None, continues=bool(asked.task)) as answer:
+                batches = _collect_numbers(client.service.stream(call, request), seqs)
+                async with Stream(client, batches, None, continues=bool(body.task)) as answer:
                     async for piece in answer:
                         if client.link.peer.route != first:
                             first = client.link.peer.route
-                            await say("chosen", describe_choice(client, asked, changed=True))
+                            await send_event("chosen", describe_choice(client, body, changed=True))
                         seq = seqs.popleft()
-                        told = {_EVENTS[type(piece.event)]: piece.event, "seq": seq or None}
-                        await say("event", {**told, "replaces": piece.replaces})
+                        event = {_EVENTS[type(piece.event)]: piece.event, "seq": seq or None}
+                        await send_event("event", {**event, "replaces": piece.replaces})
                     reply = answer.reply
-                await say("end", _end(reply.task, reply.message, scope))
+                await send_event("end", _end(reply.task, reply.message, scope))
         except A2AError as error:
-            await say("error", {"code": error.reason, "message": redact_text(error.message)})
+            await send_event("error", {"code": error.reason, "message": redact_text(error.message)})
         except (ValueError, TypeError, OSError) as error:
-            await say("error", {"code": "INVALID_REQUEST", "message": redact_text(str(error))})
+            await send_event("error", {"code": "INVALID_REQUEST", "message": redact_text(str(error))})
 
-    async def cancel(self, asked: CancelRequest, viewer: Viewer) -> Task:
-        client, _ = await self.client(asked, viewer)
-        if not asked.task:
-            raise InvalidParams("say which task", fields=(("task", "is missing"),))
+    async def cancel(self, body: CancelRequest, viewer: Viewer) -> Task:
+        client, _ = await self.client(body, viewer)
+        if not body.task:
+            raise InvalidParams("the task is missing", fields=(("task", "is missing"),))
         async with client:
-            return await client.cancel(asked.task, timeout=60)
+            return await client.cancel(body.task, timeout=60)
 
 
-async def _numbered(batches: AsyncIterator[Batch], seqs: deque[int]) -> AsyncIterator[Batch]:
+async def _collect_numbers(batches: AsyncIterator[Batch], seqs: deque[int]) -> AsyncIterator[Batch]:
     """The same batches. `seqs` gets the number of each event."""
     async with aclosing(batches):  # type: ignore[type-var]
         async for batch in batches:
@@ -244,19 +246,19 @@ def _end(task: Task | None, message: Message | None, scope: Scope | None) -> dic
 
 def read_message(document: dict[str, Any]) -> Message:
     """A message of 1.0; its id and its role may be missing. Raises `InvalidParams`."""
-    whole = {"messageId": new_id(), "role": "ROLE_USER", **document}
+    complete = {"messageId": new_id(), "role": "ROLE_USER", **document}
     try:
-        message = msgspec.json.decode(msgspec.json.encode(whole), type=Message)
+        message = msgspec.json.decode(msgspec.json.encode(complete), type=Message)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidParams(
-            f"the message makes no sense: {error}", fields=(("message", str(error)),)
+            f"the message cannot be read: {error}", fields=(("message", str(error)),)
         ) from None
     if not message.parts:
         raise InvalidParams("the message is empty", fields=(("message.parts", "are missing"),))
     return message
 
 
-def describe_choice(client: Client, asked: _Target | None = None, *, changed: bool = False) -> dict[str, Any]:
+def describe_choice(client: Client, body: _Target | None = None, *, changed: bool = False) -> dict[str, Any]:
     """How the agent is called, and why so."""
     link = client.link
     route: AgentRoute = link.peer.route
@@ -264,20 +266,20 @@ def describe_choice(client: Client, asked: _Target | None = None, *, changed: bo
         "version": client.version,
         "binding": route.binding,
         "url": route.url,
-        "why": list(_reasons(link.found, route, asked, changed=changed)),
+        "why": list(_reasons(link.found, route, body, changed=changed)),
     }
 
 
-def _reasons(found: FoundCard, route: AgentRoute, asked: _Target | None, *, changed: bool) -> list[str]:
+def _reasons(found: FoundCard, route: AgentRoute, body: _Target | None, *, changed: bool) -> list[str]:
     card, why = found.card, list[str]()
     era = era_of(found.document, found_at=found.url)
     why.append(f"The card {f'at {redact_text(found.url)} ' if found.url else ''}is written for A2A {era}.")
     offered = [f"{each.protocol_binding} {each.protocol_version}" for each in card.supported_interfaces[:10]]
     why.append(f"It offers {', '.join(offered) or 'no interface'}.")
-    if asked is not None and asked.version:
-        why.append(f"You asked for version {asked.version}.")
-    if asked is not None and asked.binding:
-        why.append(f"You asked for the binding {asked.binding}.")
+    if body is not None and body.version:
+        why.append(f"You asked for version {body.version}.")
+    if body is not None and body.binding:
+        why.append(f"You asked for the binding {body.binding}.")
     skipped = [
         each.protocol_binding
         for each in card.supported_interfaces
@@ -289,9 +291,9 @@ def _reasons(found: FoundCard, route: AgentRoute, asked: _Target | None, *, chan
         why.append(
             f"The first choice did not work, so {route.binding} in A2A {route.dialect.name} was tried next."
         )
-    elif route.dialect.name.removesuffix("-proto") != era and not (asked and asked.version):
+    elif route.dialect.name.removesuffix("-proto") != era and not (body and body.version):
         why.append(f"The interface is called in A2A {route.dialect.name}, the version that it promises.")
-    elif not (asked and (asked.version or asked.binding)):
+    elif not (body and (body.version or body.binding)):
         why.append(
             f"{route.binding} {route.dialect.name} is the first interface in the card that this client speaks."
         )
@@ -309,8 +311,8 @@ def routes(
         "POST", "/talk", "Send a message to an agent, and follow the answer.", body=TalkRequest, streams=True
     )
     async def post(request: ConsoleRequest) -> None:
-        asked = await request.json(TalkRequest)
-        await stream(request.exchange, talk.frames(asked, request.caller))
+        body = await request.json(TalkRequest)
+        await stream(request.exchange, talk.frames(body, request.caller))
 
     @api.add("POST", "/talk/cancel", "Cancel a task of an agent.", body=CancelRequest)
     async def cancel(request: ConsoleRequest) -> Any:

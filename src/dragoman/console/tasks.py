@@ -1,62 +1,63 @@
-"""Agents, tasks and their logs, for operators: over the store's own index, whatever store it is.
+"""Tasks and their logs, for operators, from the index of any store.
 
-A tenant sees what is in its own scope. For anything else it gets 404, as for what does not exist.
+A tenant sees only tasks of its own scope. For any other it gets 404, as for a task that does not exist.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.console import dialect_views
-from dragoman.console.access import OPERATOR, Viewer, encode, read_json
-from dragoman.console.api import Conflict, Console, ConsoleRequest, NotFound, stream
+from dragoman.console.access import OPERATOR, Viewer
+from dragoman.console.api import Console, ConsoleRequest, stream
 from dragoman.console.dialect_views import DialectView
-from dragoman.console.feeds import ListFeed, TaskFeeds, attempt_at, first_mail, has_one_attempt, note_attempts
+from dragoman.console.feeds import (
+    ListFeed,
+    TaskFeeds,
+    attempt_at,
+    extend_attempts,
+    first_mail,
+    has_one_attempt,
+)
+from dragoman.console.folds import LISTED_BYTES, Folds, check_has_record
+from dragoman.console.keys import key_of, no_task, read_json, read_key, write_json
 from dragoman.console.records import RecordView, describe_parts, one_line, view
-from dragoman.dialects import cards
+from dragoman.console.webhooks import Webhooks, webhook_view
 from dragoman.engine.delegate import get_child
 from dragoman.engine.fork import fork
 from dragoman.engine.protocols import TaskInfo, TaskQuery
-from dragoman.engine.records import PIECE_BYTES, Child, Mail, Record, Snapshot
-from dragoman.errors import A2AError, InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound, Unreachable
+from dragoman.engine.records import Child, Mail, Record
+from dragoman.engine.snapshot import Snapshot
+from dragoman.errors import InvalidParams, TaskClosed, TaskNotCancelable, TaskNotFound, Unreachable
 from dragoman.model.ids import new_id, read_timestamp, timestamp
 from dragoman.model.ops import Call, CancelTask, Principal, Scope
-from dragoman.model.schema import schemas_on
 from dragoman.model.task import INTERRUPTED, StatusUpdate, Task, TaskState
 from dragoman.observe.redact import redact, suspicious
-from dragoman.server.cards import placed
-from dragoman.server.mount import Mount
 from dragoman.server.options import ServerParts
-from dragoman.server.routes import Route, RouteList
+from dragoman.server.routes import Conflict, NotFound, Route, RouteList
 
 PAGE_TASKS, MAX_PAGE_TASKS = 50, 200
 PAGE_RECORDS, MAX_PAGE_RECORDS = 500, 2000
 PAGE_BYTES = 1 << 20
-"""Bytes of a log that a page is made from. A single record may be larger."""
-LISTED_BYTES = 64 << 10
-"""Of a log that is folded for its row in a list."""
+"""Bytes of a log in one page of records. A single record may be larger."""
 SEARCH_PAGES = 20
-"""Pages of tasks that one search for a text looks at."""
+"""How many pages of tasks one search for a text reads."""
 CANCEL_SECONDS = 5.0
-"""How long a cancel waits for its task to end. It is on disk before."""
+"""How long a cancel waits for its task to end. The cancel itself is stored before that."""
 MAX_CHILDREN = 1000
-CHECKPOINT_RECORDS = 5000
-"""Distance of the folds of a long log that are kept."""
-MAX_KEPT_TASKS, MAX_KEPT_BYTES = 2, 32 << 20
-"""Of how many tasks, and how large their logs may be."""
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\]|\\.)*)')
 
 
-class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
+class TaskSummary(Struct, frozen=True, kw_only=True, rename="camel"):
     """A task in a list."""
 
     key: str
@@ -73,50 +74,13 @@ class TaskRow(Struct, frozen=True, kw_only=True, rename="camel"):
     records: int
     attempts: int
     text: str
-    """Of the first message."""
+    """The text of the first message."""
     node: str | None
     lease_expires: str | None
     question: str | None
-    """What it waits for."""
+    """The question that it waits with."""
     reply: bool
     """The answer is a bare message: peers see no task."""
-
-
-class SkillView(Struct, frozen=True, kw_only=True, rename="camel"):
-    id: str
-    name: str
-    description: str
-    tags: Sequence[str]
-    examples: Sequence[str]
-    input_schema: dict[str, Any] | None
-    output_schema: dict[str, Any] | None
-
-
-class InterfaceView(Struct, frozen=True, kw_only=True, rename="camel"):
-    url: str
-    protocol_binding: str
-    protocol_version: str
-
-
-class AgentView(Struct, frozen=True, kw_only=True):
-    id: str
-    name: str
-    path: str
-    url: str
-    counts: Mapping[str, int]
-    """How many of its tasks are in each state."""
-    description: str = ""
-    card: dict[str, Any] | None = None
-    """As A2A 1.0 writes it."""
-    skills: list[SkillView] = []
-    interfaces: list[InterfaceView] = []
-    running: int = 0
-    error: str | None = None
-    """Why there is no card."""
-
-
-class AgentList(Struct, frozen=True):
-    agents: list[AgentView]
 
 
 class ChildView(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -129,7 +93,7 @@ class ChildView(Struct, frozen=True, kw_only=True, rename="camel"):
     """Its key, if it is on this server."""
 
 
-class Copied(Struct, frozen=True, rename="camel"):
+class ForkOrigin(Struct, frozen=True, rename="camel"):
     """The task that a task is a copy of."""
 
     task_id: str
@@ -139,18 +103,18 @@ class Copied(Struct, frozen=True, rename="camel"):
     kind: str = "fork"
 
 
-class TaskDetail(TaskRow, frozen=True, kw_only=True):
+class TaskDetail(TaskSummary, frozen=True, kw_only=True):
     """A task, and what its log folds to."""
 
     task: Any
     """As A2A 1.0 writes it; null if it was not asked for."""
     webhooks: Sequence[Any]
     children: list[ChildView]
-    parent: Copied | None
+    parent: ForkOrigin | None
 
 
-class TaskPage(Struct, frozen=True):
-    tasks: list[TaskRow]
+class TaskSummaryPage(Struct, frozen=True):
+    tasks: list[TaskSummary]
     next: str | None
     counts: dict[str, int]
 
@@ -174,34 +138,13 @@ class ForkRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Copy the log up to this record."""
 
 
-def key_of(scope: Scope, task: str) -> str:
-    """The name of a task in URLs."""
-    words = (scope.tenant, scope.agent, scope.owner, task)
-    return encode(msgspec.json.encode(words))
-
-
-def read_key(key: str, viewer: Viewer) -> tuple[Scope, str]:
-    """Raises `NotFound` for what is no key, and for a task that is not the viewer's."""
-    try:
-        tenant, agent, owner, task = read_json(key, tuple[str, str, str, str])
-    except ValueError:
-        raise _no_task() from None
-    if viewer.role != OPERATOR and tenant != viewer.tenant:
-        raise _no_task()
-    return Scope(tenant, agent, owner), task
-
-
-def _no_task() -> NotFound:
-    return NotFound("there is no such task")
-
-
 class Tasks:
     """Reads tasks of all scopes for viewers."""
 
     def __init__(self, server: ServerParts) -> None:
         self._server = server
         self._store = server.store
-        self._folds: dict[int, list[Snapshot]] = {}
+        self.folds = Folds(server.store)
 
     async def info(self, request: ConsoleRequest) -> TaskInfo:
         """The task of the path. Raises `NotFound`."""
@@ -209,24 +152,24 @@ class Tasks:
         try:
             return await self._store.index.get(scope, task)
         except TaskNotFound:
-            raise _no_task() from None
+            raise no_task() from None
 
-    async def row(self, info: TaskInfo) -> TaskRow:
-        """A task as a list shows it. The attempts of a long log that is not being watched may be less than there were."""
+    async def row(self, info: TaskInfo) -> TaskSummary:
+        """A task as a list shows it. Of a long log, `attempts` may be too low, because the log is not read."""
         return await self._row(info, max_bytes=LISTED_BYTES)
 
-    async def exact_row(self, info: TaskInfo) -> TaskRow:
-        """`row`, whatever it costs."""
+    async def exact_row(self, info: TaskInfo) -> TaskSummary:
+        """`row` with the exact number of attempts, which may need the whole log."""
         return await self._row(info, max_bytes=info.size)
 
-    async def _row(self, info: TaskInfo, *, max_bytes: int) -> TaskRow:
+    async def _row(self, info: TaskInfo, *, max_bytes: int) -> TaskSummary:
         mail = first_mail(info)
         if mail is not None:
             text = one_line(describe_parts(mail.message.parts))
         else:
             text = _text_of_prefix(info.head)
         replied = info.done and info.state is TaskState.SUBMITTED
-        return TaskRow(
+        return TaskSummary(
             key=key_of(info.scope, info.id),
             id=info.id,
             agent=info.scope.agent,
@@ -234,13 +177,13 @@ class Tasks:
             tenant=await self.tenant_name(info.scope.tenant),
             context_id=info.context,
             state=TaskState.COMPLETED.value if replied else info.state.value,
-            created=_created(info, mail),
+            created=_creation_time(info, mail),
             updated=info.updated or None,
             records=info.seq,
             attempts=await self._attempts(info, max_bytes),
             text=text,
             node=info.node or None,
-            lease_expires=iso(info.expires) if info.expires else None,
+            lease_expires=timestamp(info.expires) if info.expires else None,
             question=await self._question(info) if info.state in INTERRUPTED else None,
             reply=info.hidden,
         )
@@ -265,7 +208,7 @@ class Tasks:
         if has_one_attempt(info) or info.size > max_bytes:
             return max(1, info.attempt)
         with suppress(TaskNotFound, NotFound):
-            snapshot = await self.snapshot(info)
+            snapshot = await self.folds.now(info)
             return max((n for _, n in snapshot.attempts), default=1)
         return 1
 
@@ -281,9 +224,9 @@ class Tasks:
 
     async def find(
         self, query: TaskQuery, text: str, limit: int
-    ) -> tuple[list[TaskRow], tuple[str, int] | None]:
+    ) -> tuple[list[TaskSummary], tuple[str, int] | None]:
         """A page of tasks. With a `text`, those whose first message has it, among the tasks that one search looks at."""
-        rows: list[TaskRow] = []
+        rows: list[TaskSummary] = []
         wanted = text.casefold()
         for _ in range(SEARCH_PAGES if text else 1):
             found = await self._store.index.find(query, limit=MAX_PAGE_TASKS if text else limit)
@@ -307,64 +250,23 @@ class Tasks:
                 states[state.value] = states.get(state.value, 0) + n
         return counts
 
-    async def snapshot(self, info: TaskInfo) -> Snapshot:
-        """The task as it is now. A long log is folded once for all that a page asks for."""
-        if info.size <= LISTED_BYTES:
-            return await self._store.scope(info.scope).load(info.id)
-        return await self.at(info, info.seq)
-
     async def records(self, info: TaskInfo, after: int, limit: int) -> list[RecordView]:
         log = self._store.scope(info.scope)
         read = await log.read(info.id, after=after, limit=limit, max_bytes=PAGE_BYTES)
-        if after == 0 or has_one_attempt(
-            info
-        ):  # what a page needs to know is in it: a long log need not be folded
-            attempts = note_attempts((), read)
+        if after == 0 or has_one_attempt(info):  # the page itself shows the attempts: do not fold a long log
+            attempts = extend_attempts((), read)
         else:
-            attempts = (await self.snapshot(info)).attempts
+            attempts = (await self.folds.now(info)).attempts
         return [view(record, attempt_at(attempts, record.seq)) for record in read]
 
     async def record(self, info: TaskInfo, seq: int) -> Record:
         """One record. Raises `NotFound`."""
-        if not 1 <= seq <= info.seq:
-            raise NotFound(f"the task has records 1 to {info.seq}")
+        check_has_record(info, seq)
         (record,) = await self._store.scope(info.scope).read(info.id, after=seq - 1, limit=1)
         return record
 
-    async def at(self, info: TaskInfo, seq: int) -> Snapshot:
-        """A task as it was at record `seq`. Raises `NotFound`.
-
-        Whoever looks at one moment of a long log looks at others, too: some folds are kept, so that the next is not from the start.
-        """
-        if not 1 <= seq <= info.seq:
-            raise NotFound(f"the task has records 1 to {info.seq}")
-        log, folds = self._store.scope(info.scope), self._folds_of(info)
-        then = max(
-            (fold for fold in folds if fold.seq <= seq),
-            key=lambda fold: fold.seq,
-            default=Snapshot(info.scope, info.id, info.context),
-        )
-        while then.seq < seq:
-            upto = min(seq, (then.seq // CHECKPOINT_RECORDS + 1) * CHECKPOINT_RECORDS)
-            limit = min(1000, upto - then.seq)
-            records = await log.read(info.id, after=then.seq, limit=limit, max_bytes=PIECE_BYTES)
-            if not records:
-                raise _no_task()
-            then = then.after(records)
-            if then.seq % CHECKPOINT_RECORDS == 0 and info.size <= MAX_KEPT_BYTES:
-                folds.append(then.share())
-        return then
-
-    def _folds_of(self, info: TaskInfo) -> list[Snapshot]:
-        """The folds of a task that are kept. The last tasks that somebody looked at have some."""
-        folds = self._folds.pop(info.key, [])
-        self._folds[info.key] = folds
-        if len(self._folds) > MAX_KEPT_TASKS:
-            del self._folds[next(iter(self._folds))]
-        return folds
-
     async def children(self, info: TaskInfo, snapshot: Snapshot) -> list[ChildView]:
-        """Where a task delegated to: the children of the last turn."""
+        """The tasks that a task delegated to in its last turn."""
         found: list[ChildView] = []
         for child in list(snapshot.children.values())[:MAX_CHILDREN]:
             found.append(await self._child(info.scope, child))
@@ -393,15 +295,15 @@ class Tasks:
         return ChildView(agent=child.peer, url=None, task_id=child.task, key=key_of(here, child.task))
 
 
-def _parent(snapshot: Snapshot) -> Copied | None:
+def _parent(snapshot: Snapshot) -> ForkOrigin | None:
     mail = snapshot.mails[0][1] if snapshot.mails else None
     if mail is None or not mail.copy_of:
         return None
-    return Copied(mail.copy_of, key_of(snapshot.scope, mail.copy_of), mail.copied)
+    return ForkOrigin(mail.copy_of, key_of(snapshot.scope, mail.copy_of), mail.copied)
 
 
-def _created(info: TaskInfo, mail: Mail | None) -> str | None:
-    """When the first message came, or was written."""
+def _creation_time(info: TaskInfo, mail: Mail | None) -> str | None:
+    """When the first message was received, or else written to the log."""
     if mail is not None and mail.at:
         return mail.at
     stamp = info.head[:20].partition(b" ")[0]
@@ -422,10 +324,6 @@ def _text_of_prefix(head: bytes) -> str:
 
 def scope_text(scope: Scope) -> str:
     return f"{scope.tenant}/{scope.owner}" if scope.tenant or scope.owner else ""
-
-
-def iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # -- queries -------------------------------------------------------------------------------------------------------
@@ -504,26 +402,11 @@ _FILTERS = {
 def routes(console: Console) -> Sequence[Route]:
     api, server = RouteList("tasks"), console.server
     assert server is not None
-    tasks = Tasks(server)
-    feeds, listed = TaskFeeds(server, tasks.exact_row), ListFeed(server, tasks.row)
+    tasks, webhooks = Tasks(server), Webhooks(server.store)
+    check_session = console.access.check_session
+    feeds, list_feed = TaskFeeds(server, tasks.exact_row), ListFeed(server, tasks.row)
 
-    @api.add(
-        "GET",
-        "/agents",
-        "The agents, their cards, and how many tasks they have.",
-        query={
-            "tenant": "Those of this tenant of a hub. Without it an operator gets those that every tenant has."
-        },
-        returns=AgentList,
-    )
-    async def agents(request: ConsoleRequest) -> Any:
-        tenant = await tasks.tenant_key(request)
-        counts = await tasks.counts(tenant)
-        find = server.find_mounts
-        mounts = server.mounts if find is None else await find(tenant or "")
-        return AgentList([_agent(request, mount, counts.get(mount.agent, {})) for mount in mounts])
-
-    @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskPage)
+    @api.add("GET", "/tasks", "Tasks of all scopes, newest first.", query=_FILTERS, returns=TaskSummaryPage)
     async def list_tasks(request: ConsoleRequest) -> Any:
         limit = max(1, request.query_int("limit", PAGE_TASKS, MAX_PAGE_TASKS))
         tenant = await tasks.tenant_key(request)
@@ -532,12 +415,12 @@ def routes(console: Console) -> Sequence[Route]:
         for states in (await tasks.counts(tenant)).values():
             for state, n in states.items():
                 counts[state] = counts.get(state, 0) + n
-        return TaskPage(rows, encode(msgspec.json.encode(at)) if at is not None else None, counts)
+        return TaskSummaryPage(rows, write_json(at) if at is not None else None, counts)
 
     @api.add("GET", "/tasks/stream", "Rows of tasks as they change (`event: task`).", streams=True)
     async def stream_tasks(request: ConsoleRequest) -> None:
         tenant = None if request.caller.role == OPERATOR else request.caller.tenant
-        await stream(request.exchange, listed.follow(tenant, _check(console, request)))
+        await stream(request.exchange, list_feed.follow(tenant, partial(check_session, request.caller)))
 
     @api.add(
         "GET",
@@ -548,12 +431,12 @@ def routes(console: Console) -> Sequence[Route]:
     )
     async def one_task(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
-        snapshot = await tasks.snapshot(info)
+        snapshot = await tasks.folds.now(info)
         row = msgspec.structs.asdict(await tasks.exact_row(info))
         return TaskDetail(
             **row,
             task=_without_secrets(snapshot.task) if request.query_flag("fold", default=True) else None,
-            webhooks=await console.webhooks(info) if console.webhooks is not None else [],
+            webhooks=[webhook_view(each) for each in await webhooks.of_task(info.scope, info.id)],
             children=await tasks.children(info, snapshot),
             parent=_parent(snapshot),
         )
@@ -572,7 +455,7 @@ def routes(console: Console) -> Sequence[Route]:
     async def one_record(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         record = await tasks.record(info, request.path_id("n"))
-        attempts = (await tasks.snapshot(info)).attempts
+        attempts = (await tasks.folds.now(info)).attempts
         return view(record, attempt_at(attempts, record.seq), full=True)
 
     @api.add(
@@ -598,7 +481,7 @@ def routes(console: Console) -> Sequence[Route]:
     @api.add("GET", "/tasks/{key}/at/{n}", "The task as it was at a record.", returns=dict[str, Any])
     async def task_at(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
-        return _without_secrets((await tasks.at(info, request.path_id("n"))).task)
+        return _without_secrets((await tasks.folds.at(info, request.path_id("n"))).task)
 
     @api.add(
         "GET", "/tasks/{key}/events", "A task's log, live.", query={"after": pages["after"]}, streams=True
@@ -608,28 +491,30 @@ def routes(console: Console) -> Sequence[Route]:
         after = request.last_event_id
         if after is None:
             after = request.query_int("after")
-        await stream(request.exchange, feeds.follow(info, min(after, info.seq), _check(console, request)))
+        check = partial(check_session, request.caller)
+        await stream(request.exchange, feeds.follow(info, min(after, info.seq), check))
 
-    @api.add("POST", "/tasks/{key}/cancel", "Cancel a task.", returns=TaskRow)
+    @api.add("POST", "/tasks/{key}/cancel", "Cancel a task.", returns=TaskSummary)
     async def cancel(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
-        with console.audited(request, "cancel", info.scope, info.id):
+        with console.audit(request, "cancel", info.scope, info.id):
             call = Call(scope=info.scope, principal=Principal(id=console.actor(request.caller)))
             try:
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await server.engine.cancel(call, CancelTask(id=info.id))
             except TimeoutError:
-                pass  # it is canceled when it stops
+                pass  # the task ends later
             except (TaskNotCancelable, TaskClosed) as error:
                 raise Conflict(error.message) from None
         return await tasks.row(await tasks.info(request))
 
     async def copy_task(viewer: Viewer, info: TaskInfo, upto: int) -> NewTask:
         made, generation = new_id(), viewer.generation or None
-        async with (
-            server.check_limits(info.scope, made) if server.check_limits is not None else nullcontext()
-        ):
-            await fork(server.store, server.bus, info.scope, info.id, upto, made=made, generation=generation)
+        check = server.check_limits
+        async with check(info.scope, made, info.size) if check is not None else nullcontext():
+            await fork(
+                server.store, server.bus, info.scope, info.id, upto, new_task=made, generation=generation
+            )
         return NewTask(key_of(info.scope, made))
 
     @api.add(
@@ -641,7 +526,7 @@ def routes(console: Console) -> Sequence[Route]:
             raise Conflict(
                 "only a task that failed, was rejected or canceled can be retried; fork copies any task"
             )
-        with console.audited(request, "retry", info.scope, info.id):
+        with console.audit(request, "retry", info.scope, info.id):
             return await copy_task(request.caller, info, info.seq)
 
     about = "Copy a task's log up to a record, as a new task, and run it from there."
@@ -650,7 +535,7 @@ def routes(console: Console) -> Sequence[Route]:
     async def copy(request: ConsoleRequest) -> Any:
         info = await tasks.info(request)
         upto = (await request.json(ForkRequest)).record
-        with console.audited(request, "fork", info.scope, info.id):
+        with console.audit(request, "fork", info.scope, info.id):
             return await copy_task(request.caller, info, upto)
 
     return api
@@ -660,41 +545,3 @@ def _without_secrets(task: Task) -> Any:
     """A task's JSON without secrets."""
     raw = msgspec.json.encode(task)
     return redact(msgspec.json.decode(raw)) if suspicious(raw) else msgspec.Raw(raw)
-
-
-def _check(console: Console, request: ConsoleRequest) -> Callable[[], Awaitable[None]]:
-    return lambda: console.access.check_still(request.caller)
-
-
-def _agent(request: ConsoleRequest, mount: Mount, counts: Mapping[str, int]) -> AgentView:
-    exchange = request.exchange
-    try:
-        card = placed(mount.current_card(), exchange, mount)
-    except A2AError as error:
-        return AgentView(
-            id=mount.agent, name=mount.agent, path=mount.path, url="", counts=counts, error=error.message
-        )
-    schemas = schemas_on(card)
-    return AgentView(
-        id=mount.agent,
-        name=card.name,
-        description=card.description,
-        path=mount.path,
-        url=exchange.base_url() + mount.path,
-        card=cards.write_card(card, "1.0"),
-        skills=[
-            SkillView(
-                id=skill.id,
-                name=skill.name,
-                description=skill.description,
-                tags=skill.tags,
-                examples=skill.examples,
-                input_schema=schemas[skill.id].input if skill.id in schemas else None,
-                output_schema=schemas[skill.id].output if skill.id in schemas else None,
-            )
-            for skill in card.skills
-        ],
-        interfaces=msgspec.convert(card.supported_interfaces, list[InterfaceView], from_attributes=True),
-        counts=counts,
-        running=counts.get(TaskState.WORKING.value, 0),
-    )

@@ -1,6 +1,6 @@
-"""Webhooks of tasks: what they were told, what failed, and telling them again; and test receivers of the console's own.
+"""Webhooks of tasks: which events they got, what failed, and redelivery; and the test receivers of the console.
 
-A test receiver is a URL that takes notifications and shows them. What it takes is in files of a folder that all workers share.
+A test receiver is a URL that receives notifications, to show them. They are files in a folder that all workers share.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.console.access import OPERATOR, Viewer, encode, read_json
-from dragoman.console.api import ANY_QUERY, API, Console, ConsoleRequest, NotFound, TooMany, frame, stream
-from dragoman.console.tasks import iso, key_of, read_key
-from dragoman.engine.protocols import Store, TaskInfo
+from dragoman.console.access import OPERATOR, Viewer
+from dragoman.console.api import ANY_QUERY, API, Console, ConsoleRequest, frame, stream
+from dragoman.console.keys import key_of, no_task, read_json, read_key, write_json
+from dragoman.engine.protocols import Store
 from dragoman.engine.push_configs import Delivery
-from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.errors import A2AError, InvalidParams, TaskNotFound
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
 from dragoman.observe.redact import MASK, is_secret_name, redact_text, redact_url
 from dragoman.push.post import CHALLENGE_PARAMETER
 from dragoman.server.exchange import Exchange
-from dragoman.server.routes import Route, RouteList
+from dragoman.server.routes import NotFound, Route, RouteList
 from dragoman.server.temporary import TemporaryFolder
 
 MAX_WEBHOOKS = 200
@@ -38,7 +38,7 @@ STATES = ("pending", "failed", "dead")
 MAX_RECEIVERS, RECEIVER_SECONDS = 16, 3600.0
 MAX_DELIVERIES, MAX_BODY_BYTES = 100, 64 << 10
 POLL_SECONDS = 0.25
-"""How often a stream of a receiver looks for deliveries that other workers took."""
+"""How often a stream of a receiver checks for deliveries that other workers received."""
 _ID = re.compile(r"[A-Za-z0-9_-]{20,64}")
 
 
@@ -67,7 +67,7 @@ class WebhookPage(Struct, frozen=True):
 
 class Redelivery(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):
     start: int | None = None
-    """The first record to deliver again; null: go on where it stopped."""
+    """The first record to deliver again; null: continue where delivery stopped."""
 
 
 class Receiver(Struct, frozen=True):
@@ -87,13 +87,13 @@ def webhook_view(delivery: Delivery) -> WebhookView:
         pending=pending and not delivery.dead,
         attempts=delivery.attempt,
         last_error=redact_text(delivery.error)[:500] or None,
-        next_attempt=iso(delivery.at) if pending and not delivery.dead and delivery.at else None,
+        next_attempt=timestamp(delivery.at) if pending and not delivery.dead and delivery.at else None,
         dead=delivery.dead,
     )
 
 
 def _key(scope: Scope, task: str, webhook: int) -> str:
-    return encode(msgspec.json.encode((key_of(scope, task), webhook)))
+    return write_json((key_of(scope, task), webhook))
 
 
 def _read_key(key: str, viewer: Viewer) -> tuple[Scope, str, int]:
@@ -116,10 +116,10 @@ class Webhooks:
         try:
             return list(await self._queue.browse(of=(scope, task), limit=MAX_WEBHOOKS))
         except TaskNotFound:
-            raise NotFound("there is no such task") from None
+            raise no_task() from None
 
     async def find(self, viewer: Viewer, state: str, after: int) -> tuple[list[Delivery], int | None]:
-        """Webhooks in this state, and where to go on."""
+        """A page of webhooks in a state, and where the next page begins."""
         if state in ("pending", "dead") and viewer.role == OPERATOR:
             return list(await self._queue.find(dead=state == "dead", limit=MAX_WEBHOOKS)), None
         found: list[Delivery] = []
@@ -161,26 +161,33 @@ def _in_state(delivery: Delivery, state: str) -> bool:
 # -- receivers -----------------------------------------------------------------------------------------------------
 
 
+class TooManyReceivers(A2AError):
+    reason, http = "RESOURCE_EXHAUSTED", 429
+
+
 class Receivers:
-    """A folder for each receiver, a file for each delivery. Make it before workers are forked: they share it."""
+    """A folder for each receiver, a file for each delivery. Create it before workers are forked, so that they share it."""
 
     def __init__(self) -> None:
         self._temporary = TemporaryFolder("receivers")
         self._folder = self._temporary.path
 
     def create(self) -> str:
-        """Raises `TooMany`."""
+        """Raises `TooManyReceivers`."""
         self._temporary.make()
-        self._forget_old()
+        self._delete_old()
         if sum(1 for _ in self._folder.iterdir()) >= MAX_RECEIVERS:
-            raise TooMany(f"there are {MAX_RECEIVERS} test receivers; each is gone an hour after it was made")
+            raise TooManyReceivers(
+                f"there are {MAX_RECEIVERS} test receivers; each is deleted an hour after its last delivery"
+            )
         id = secrets.token_urlsafe(24)
         (self._folder / id).mkdir(mode=0o700)
         return id
 
-    def _forget_old(self) -> None:
+    def _delete_old(self) -> None:
+        """Delete receivers whose folder has not changed for an hour: they got no delivery since."""
         for folder in self._folder.iterdir():
-            if folder.stat().st_mtime < time.time() - RECEIVER_SECONDS and not _young(folder):
+            if folder.stat().st_mtime < time.time() - RECEIVER_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def exists(self, id: str) -> bool:
@@ -190,7 +197,7 @@ class Receivers:
         return True
 
     def put(self, id: str, delivery: Any) -> bool:
-        """False if it has taken as many as it may."""
+        """Store a delivery. False if the receiver is full."""
         folder = self._folder / id
         n = sum(1 for _ in folder.iterdir())
         if n >= MAX_DELIVERIES:
@@ -210,13 +217,8 @@ class Receivers:
             raise NotFound("there is no such receiver any more") from None
 
 
-def _young(folder: Path) -> bool:
-    """A receiver lives an hour from its last delivery."""
-    return any(file.stat().st_mtime > time.time() - RECEIVER_SECONDS for file in folder.iterdir())
-
-
-async def take_delivery(receivers: Receivers, exchange: Exchange, id: str) -> None:
-    """A notification for a test receiver. Anybody who knows the address may send one."""
+async def receive_delivery(receivers: Receivers, exchange: Exchange, id: str) -> None:
+    """Receive a notification for a test receiver. Anybody who knows its URL may send one."""
     if not receivers.exists(id):
         raise NotFound("there is no such receiver")
     if exchange.method == "GET":
@@ -236,15 +238,10 @@ async def take_delivery(receivers: Receivers, exchange: Exchange, id: str) -> No
     await exchange.respond(204 if taken else 507)
 
 
-def routes(console: Console) -> Sequence[Route]:
-    api, server, receivers = RouteList("webhooks"), console.server, console.receivers
+def routes(console: Console, receivers: Receivers | None) -> Sequence[Route]:
+    api, server = RouteList("webhooks"), console.server
     assert server is not None
     webhooks = Webhooks(server.store)
-
-    async def shown(info: TaskInfo) -> list[WebhookView]:
-        return [webhook_view(each) for each in await webhooks.of_task(info.scope, info.id)]
-
-    console.webhooks = shown
     filters = {
         "task": "The key of a task.",
         "state": "pending, failed (and tried again) or dead (given up).",
@@ -254,7 +251,7 @@ def routes(console: Console) -> Sequence[Route]:
     @api.add(
         "GET",
         "/webhooks",
-        "Webhooks of tasks, and how far they were told.",
+        "Webhooks of tasks, and the last event that each got.",
         query=filters,
         returns=WebhookPage,
     )
@@ -270,13 +267,13 @@ def routes(console: Console) -> Sequence[Route]:
         found, after = await webhooks.find(request.caller, state, request.query_int("cursor"))
         return WebhookPage([webhook_view(each) for each in found], None if after is None else str(after))
 
-    about = "Tell a webhook again, also one that was given up."
+    about = "Deliver to a webhook again, also to one that was given up."
 
     @api.add("POST", "/webhooks/{key}/redeliver", about, body=Redelivery, returns=WebhookView)
     async def redeliver(request: ConsoleRequest) -> Any:
         scope, task, webhook = _read_key(request.path["key"], request.caller)
         start = (await request.json(Redelivery)).start
-        with console.audited(request, "redeliver", scope, task):
+        with console.audit(request, "redeliver", scope, task):
             return webhook_view(await webhooks.redeliver(scope, task, webhook, start))
 
     if receivers is not None:
@@ -304,7 +301,7 @@ def _add_receivers(api: RouteList, console: Console, receivers: Receivers) -> No
     async def events(request: ConsoleRequest) -> None:
         if not receivers.exists(request.path["id"]):
             raise NotFound("there is no such receiver")
-        check: Callable[[], Awaitable[None]] = lambda: console.access.check_still(request.caller)  # noqa: E731
+        check = partial(console.access.check_session, request.caller)
         await stream(request.exchange, _deliveries(receivers, request.path["id"], check))
 
     for method in ("GET", "POST", "PUT"):
@@ -321,7 +318,7 @@ def _add_receivers(api: RouteList, console: Console, receivers: Receivers) -> No
             streams=True,
         )
         async def receive(request: ConsoleRequest) -> None:
-            await take_delivery(receivers, request.exchange, request.path["id"])
+            await receive_delivery(receivers, request.exchange, request.path["id"])
 
 
 async def _deliveries(

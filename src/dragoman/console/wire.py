@@ -1,7 +1,7 @@
-"""What went over the wire, for people: masked, cut, and with server-sent events as single frames.
+"""The bytes of requests and responses, for people: masked, cut, and with server-sent events as single frames.
 
-`WireView` is a tap of a client (`client/transport/tap.py`). It keeps at most `MAX_TEXT` bytes of a body or a frame, however long
-it is, so an agent that answers with one line of 10 MB, or never stops, costs no memory.
+`WireView` is a tap of a client (`client/transport/tap.py`). It stores at most `MAX_TEXT_BYTES` of a body or a frame, so long or endless
+answers need no more memory.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dragoman.dialects.sse import MEDIA_TYPE
 from dragoman.model.ids import timestamp
 from dragoman.observe.redact import MASK, is_secret_name, redact_text
 
-MAX_TEXT = 64 << 10
+MAX_TEXT_BYTES = 64 << 10
 """Bytes of a body, a frame or a header that are shown."""
-MAX_OPEN = 64
+MAX_OPEN_REQUESTS = 64
 """Requests whose answers are being read."""
-_MIN_SECRET = 4
-"""A shorter secret would mask half of every text."""
+_MIN_SECRET_CHARACTERS = 4
+"""Shorter secrets are not masked: they would occur by chance in every text."""
 
 _FRAME_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 _MEMBER = re.compile(r'"([^"\\]{1,100})"(\s*:\s*)"((?:[^"\\]|\\.)*)("|\Z)')
@@ -41,7 +41,7 @@ _OAUTH = {
 
 
 class Masker:
-    """Takes secrets out of headers, URLs and bodies: by name, by shape, and those it was told by value."""
+    """Masks secrets in headers, URLs and bodies: by their names, by their shape, and the values of `secrets`."""
 
     def __init__(self, secrets: Callable[[], Collection[str]] = tuple) -> None:
         self._secrets = secrets
@@ -64,7 +64,7 @@ class Masker:
             return f"{scheme} {MASK}"
         if is_secret_name(name) or name.lower() in ("set-cookie", "cookie"):
             return MASK
-        return redact_text(self._values(value))[:MAX_TEXT]
+        return redact_text(self._values(value))[:MAX_TEXT_BYTES]
 
     def url(self, url: str) -> str:
         try:
@@ -78,7 +78,7 @@ class Masker:
 
     def _values(self, text: str) -> str:
         for secret in self._secrets():
-            if len(secret) >= _MIN_SECRET:
+            if len(secret) >= _MIN_SECRET_CHARACTERS:
                 for form in {secret, quote(secret, safe="")}:
                     text = text.replace(form, MASK)
         return text
@@ -98,16 +98,15 @@ def _mask_pair(found: re.Match[str]) -> str:
 
 
 class FrameSplitter:
-    """Cuts a stream of server-sent events into frames, and holds at most `limit` bytes of one."""
+    """Splits a stream of server-sent events into frames. It stores at most `MAX_TEXT_BYTES` of each."""
 
-    def __init__(self, limit: int = MAX_TEXT) -> None:
-        self._limit = limit
-        self._kept = bytearray()
+    def __init__(self) -> None:
+        self._beginning = bytearray()
         self._size = 0
         self._tail = b""
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
-        """The frames that end in `chunk`: what was kept of each, and its size."""
+        """The frames that end in `chunk`: the beginning of each, and its size."""
         joined, begin, frame = self._tail + chunk, len(self._tail), 0
         for found in _FRAME_END.finditer(joined):
             self._add(joined[begin : found.end()])
@@ -118,15 +117,15 @@ class FrameSplitter:
 
     def _add(self, piece: bytes) -> None:
         self._size += len(piece)
-        self._kept += piece[: max(0, self._limit - len(self._kept))]
+        self._beginning += piece[: max(0, MAX_TEXT_BYTES - len(self._beginning))]
 
     def end(self) -> Iterator[tuple[bytes, int]]:
-        """The frame that has no end yet, if there is one."""
-        kept, size = bytes(self._kept), self._size
-        self._kept.clear()
+        """The last frame, which has no end yet, if there is one."""
+        beginning, size = bytes(self._beginning), self._size
+        self._beginning.clear()
         self._size, self._tail = 0, b""
-        if kept.strip(b"\r\n"):
-            yield kept, size
+        if beginning.strip(b"\r\n"):
+            yield beginning, size
 
 
 class _Answer:
@@ -136,11 +135,11 @@ class _Answer:
         self.n, self.began = n, began
         self.status, self.headers = 0, dict[str, str]()
         self.frames: FrameSplitter | None = None
-        self.kept, self.size = bytearray(), 0
+        self.beginning, self.size = bytearray(), 0
 
 
 class WireView:
-    """A tap that calls `show` with each thing to show, as the page gets it (`event: wire`)."""
+    """A tap that calls `show` with each event for the page (`event: wire`)."""
 
     def __init__(
         self, show: Callable[[dict[str, Any]], Awaitable[None]], masker: Masker | None = None
@@ -160,25 +159,25 @@ class WireView:
             answer.status, answer.headers = event.status, self._mask.headers(event.headers)
             if event.headers.get("content-type", "").lower().startswith(MEDIA_TYPE):
                 answer.frames = FrameSplitter()
-                await self._say(event, "response", status=event.status, headers=answer.headers)
+                await self._emit(event, "response", status=event.status, headers=answer.headers)
         elif event.kind == MESSAGE:
-            await self._say(event, "message", event.body, len(event.body))
+            await self._emit(event, "message", event.body, len(event.body))
         elif event.kind == BODY and answer.frames is not None:
-            for kept, size in answer.frames.feed(event.body):
-                await self._say(event, "frame", kept, size)
+            for beginning, size in answer.frames.feed(event.body):
+                await self._emit(event, "frame", beginning, size)
         elif event.kind == BODY:
             answer.size += len(event.body)
-            answer.kept += event.body[: max(0, MAX_TEXT - len(answer.kept))]
+            answer.beginning += event.body[: max(0, MAX_TEXT_BYTES - len(answer.beginning))]
         elif event.kind == END:
             await self._end(event, answer)
 
     async def _request(self, event: WireEvent) -> None:
-        while len(self._open) >= MAX_OPEN:
+        while len(self._open) >= MAX_OPEN_REQUESTS:
             del self._open[next(iter(self._open))]
         self._requests += 1
         self._open[event.n] = _Answer(self._requests, event.time)
         is_form = "x-www-form-urlencoded" in event.headers.get("Content-Type", "")
-        await self._say(
+        await self._emit(
             event,
             "request",
             event.body,
@@ -191,22 +190,22 @@ class WireView:
 
     async def _end(self, event: WireEvent, answer: _Answer) -> None:
         if answer.frames is not None:
-            for kept, size in answer.frames.end():
-                await self._say(event, "frame", kept, size)
+            for beginning, size in answer.frames.end():
+                await self._emit(event, "frame", beginning, size)
         elif answer.status:
-            await self._say(
+            await self._emit(
                 event,
                 "response",
-                bytes(answer.kept),
+                bytes(answer.beginning),
                 answer.size,
                 status=answer.status,
                 headers=answer.headers,
             )
         error = redact_text(event.error)
-        await self._say(event, "end", error=error, headers=self._mask.headers(event.headers))
+        await self._emit(event, "end", error=error, headers=self._mask.headers(event.headers))
         del self._open[event.n]
 
-    async def _say(
+    async def _emit(
         self,
         event: WireEvent,
         kind: str,
@@ -216,7 +215,7 @@ class WireView:
         form: bool = False,
         **about: Any,
     ) -> None:
-        text = body[:MAX_TEXT].decode("utf-8", "replace")
+        text = body[:MAX_TEXT_BYTES].decode("utf-8", "replace")
         answer = self._open[event.n]
         await self._show(
             {
@@ -227,7 +226,7 @@ class WireView:
                 "text": self._mask.form(text) if form else self._mask.text(text),
                 "headers": {},
                 "bytes": size,
-                "cut": size > MAX_TEXT,
+                "cut": size > MAX_TEXT_BYTES,
                 "ms": round((event.time - answer.began) * 1000, 1),
                 **about,
             }

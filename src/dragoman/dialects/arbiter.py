@@ -123,14 +123,14 @@ def with_reply(status: TaskStatus, text: str, task_id: str, context_id: str) -> 
     """The status with the artifacts' text as its message, if it has none."""
     if status.message is not None or status.state is not TaskState.COMPLETED or not text:
         return status
-    reply = Message(
-        message_id=f"{task_id}-r",
-        role=Role.AGENT,
-        parts=(Part(text=text),),
-        context_id=context_id,
-        task_id=task_id,
-    )
-    return replace(status, message=reply)
+    return _say(status, text, f"{task_id}-r", task_id, context_id)
+
+
+def _say(status: TaskStatus, text: str, id: str, task_id: str, context_id: str) -> TaskStatus:
+    """The status with a message."""
+    parts = (Part(text=text),)
+    message = Message(message_id=id, role=Role.AGENT, parts=parts, context_id=context_id, task_id=task_id)
+    return replace(status, message=message)
 
 
 _WHY = {
@@ -167,14 +167,7 @@ class ArbiterWriter:
         return [encode(self._dialect.write_event(update, last=True))]
 
     def _failing(self, status: TaskStatus, why: str) -> TaskStatus:
-        reply = Message(
-            message_id=f"{self._task_id}-err",
-            role=Role.AGENT,
-            parts=(Part(text=why),),
-            context_id=self._context_id,
-            task_id=self._task_id,
-        )
-        return replace(status, message=reply)
+        return _say(status, why, f"{self._task_id}-err", self._task_id, self._context_id)
 
     def _events(self, event: Event, *, last: bool) -> list[Event]:
         if isinstance(event, Message):

@@ -30,9 +30,18 @@ TEXT = ("text/plain",)
 _TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
 
 
-@lru_cache(maxsize=64)
+_MAX_CACHED_CHARACTERS = 32
+"""Of a label: a caller or a card may have sent any text."""
+
+
 def version_of(label: str) -> str:
     """`0.3.0` and `v0.3` are `0.3`; `1` is `1.0`. Patch digits never matter. Anything else stays as it is."""
+    read = _read_version if len(label) <= _MAX_CACHED_CHARACTERS else _read_version.__wrapped__
+    return read(label)
+
+
+@lru_cache(maxsize=64)
+def _read_version(label: str) -> str:
     found = re.fullmatch(r"v?(\d+)(?:\.(\d+|x))?(?:\.\w+)*", label.strip())
     return f"{found[1]}.{(found[2] or '0').replace('x', '0')}" if found else label.strip()
 
@@ -98,7 +107,7 @@ def _write_1_0(card: AgentCard) -> dict[str, Any]:
     out = {**required, **out, "capabilities": plain(card.capabilities)}
     out["defaultInputModes"] = list(card.default_input_modes or TEXT)
     out["defaultOutputModes"] = list(card.default_output_modes or TEXT)
-    out["skills"] = [_write_skill(skill, legacy=False) for skill in _skills(card)]
+    out["skills"] = [_write_skill(skill, "1.0") for skill in _skills(card)]
     if card.provider is not None:
         out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
     if card.security_schemes:
@@ -128,17 +137,12 @@ def _write_0_2(card: AgentCard, version: str) -> dict[str, Any]:
         out["security"] = write_legacy_requirements(card.security_requirements)
     if card.capabilities.extended_agent_card is not None:
         out["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
-    if version != "0.3":
-        for skill in out["skills"]:
-            skill.pop("security", None)
     return out
 
 
 def _write_0_1(card: AgentCard, dialect: str) -> dict[str, Any]:
     out = _write_common(card, "0.1")
     out["capabilities"] = _capabilities(card)
-    for skill in out["skills"]:
-        skill.pop("security", None)
     if card.security_schemes or dialect == "draft":
         out["authentication"] = {"schemes": scheme_words(card.security_schemes)}
     return out
@@ -154,7 +158,7 @@ def _write_common(card: AgentCard, version: str) -> dict[str, Any]:
         "version": card.version,
         "defaultInputModes": list(card.default_input_modes or TEXT),
         "defaultOutputModes": list(card.default_output_modes or TEXT),
-        "skills": [_write_skill(skill, legacy=True) for skill in _skills(card)],
+        "skills": [_write_skill(skill, version) for skill in _skills(card)],
     }
     if card.provider is not None:
         out["provider"] = {"organization": card.provider.organization, "url": card.provider.url}
@@ -187,7 +191,7 @@ def _skills(card: AgentCard) -> tuple[Skill, ...]:
     return (Skill(id=slug, name=card.name, description=card.description or card.name, tags=(slug,)),)
 
 
-def _write_skill(skill: Skill, *, legacy: bool) -> dict[str, Any]:
+def _write_skill(skill: Skill, version: str) -> dict[str, Any]:
     out: dict[str, Any] = {
         "id": skill.id,
         "name": skill.name,
@@ -201,11 +205,10 @@ def _write_skill(skill: Skill, *, legacy: bool) -> dict[str, Any]:
     ):
         if values:
             out[member] = list(values)
-    if skill.security_requirements:
-        if legacy:
-            out["security"] = write_legacy_requirements(skill.security_requirements)
-        else:
-            out["securityRequirements"] = write_requirements(skill.security_requirements)
+    if skill.security_requirements and version == "1.0":
+        out["securityRequirements"] = write_requirements(skill.security_requirements)
+    elif skill.security_requirements and version == "0.3":
+        out["security"] = write_legacy_requirements(skill.security_requirements)
     return out
 
 
@@ -427,20 +430,19 @@ def scheme_words(schemes: dict[str, SecurityScheme]) -> list[str]:
     """As the draft and 0.1 name them in `authentication.schemes`: `Bearer`, `ApiKey` ..."""
     words: list[str] = []
     for scheme in schemes.values():
-        if scheme.http_auth_security_scheme is not None:
-            word = scheme.http_auth_security_scheme.scheme
-            words.append(word[:1].upper() + word[1:])
-        elif scheme.api_key_security_scheme is not None:
-            words.append("ApiKey")
-        elif scheme.oauth2_security_scheme is not None:
-            words.append("OAuth2")
-        elif scheme.open_id_connect_security_scheme is not None:
-            words.append("OpenIdConnect")
+        if (http := scheme.http_auth_security_scheme) is not None:
+            words.append(http.scheme[:1].upper() + http.scheme[1:])
         else:
-            words.append("MutualTLS")
+            kinds = (word for kind, word in _SCHEME_WORDS.items() if getattr(scheme, kind) is not None)
+            words.append(next(kinds, "MutualTLS"))
     return list(dict.fromkeys(words))
 
 
+_SCHEME_WORDS = {
+    "api_key_security_scheme": "ApiKey",
+    "oauth2_security_scheme": "OAuth2",
+    "open_id_connect_security_scheme": "OpenIdConnect",
+}
 _WORDS: dict[str, dict[str, Any]] = {
     "apikey": {"apiKeySecurityScheme": {"location": "header", "name": "X-API-Key"}},
     "oauth2": {"oauth2SecurityScheme": {"flows": {}}},

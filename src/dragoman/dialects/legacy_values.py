@@ -262,6 +262,11 @@ def read_artifact(document: Any, path: str, form: JsonForm, *, position: int = 0
 # --- writing
 
 
+def present(**members: Any) -> dict[str, Any]:
+    """The members that are not empty."""
+    return {name: value for name, value in members.items() if value}
+
+
 def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
     metadata = part.metadata
     out: dict[str, Any]
@@ -296,11 +301,7 @@ def _is_text(raw: bytes | None) -> bool:
 
 
 def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    if part.filename:
-        out["name"] = part.filename
-    if part.media_type:
-        out["mimeType"] = part.media_type
+    out = present(name=part.filename, mimeType=part.media_type)
     if part.raw is None:
         out["uri"] = part.url
     elif form.plain_files and part.media_type == _PLAIN:
@@ -316,30 +317,24 @@ def write_message(message: Message, form: JsonForm) -> dict[str, Any]:
     out[form.content] = [form.write_part(part) for part in message.parts]
     if form.named:
         out["messageId"] = message.message_id
-        if message.context_id:
-            out["contextId"] = message.context_id
-        if message.task_id:
-            out["taskId"] = message.task_id
-        if message.extensions:
-            out["extensions"] = message.extensions
-        if message.reference_task_ids and form.related:
-            out["referenceTaskIds"] = message.reference_task_ids
+        out |= present(
+            contextId=message.context_id,
+            taskId=message.task_id,
+            extensions=message.extensions,
+            referenceTaskIds=form.related and message.reference_task_ids,
+        )
     metadata = message.metadata
     if not form.named:
         metadata = add_lists(metadata, (EXTENSIONS, message.extensions))
     if not form.named or not form.related:
         metadata = add_lists(metadata, (REFERENCE_TASK_IDS, message.reference_task_ids))
-    if metadata:
-        out["metadata"] = metadata
-    return out
+    return {**out, **present(metadata=metadata)}
 
 
 def write_artifact(artifact: Artifact, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = {"artifactId": artifact.artifact_id} if form.named else {}
-    if artifact.name:
-        out["name"] = artifact.name
-    if artifact.description:
-        out["description"] = artifact.description
+    if artifact.name or artifact.description:
+        out |= present(name=artifact.name, description=artifact.description)
     out["parts"] = [form.write_part(part) for part in artifact.parts]
     metadata = artifact.metadata
     if form.named and artifact.extensions:
@@ -441,24 +436,18 @@ def _infer(document: dict[str, Any]) -> str:
 
 
 def write_status(status: TaskStatus, form: JsonForm) -> dict[str, Any]:
-    out: dict[str, Any] = {"state": form.state(status.state)}
-    if status.message is not None:
-        out["message"] = write_message(status.message, form)
-    if status.timestamp:
-        out["timestamp"] = status.timestamp
-    return out
+    message = status.message and write_message(status.message, form)
+    return {"state": form.state(status.state), **present(message=message, timestamp=status.timestamp)}
 
 
 def write_task(task: Task, form: JsonForm) -> dict[str, Any]:
     out = {**form.tagged("task"), "id": task.id, "contextId": task.context_id}
     out["status"] = write_status(task.status, form)
-    if task.artifacts:
-        out["artifacts"] = [write_artifact(artifact, form) for artifact in task.artifacts]
-    if task.history:
-        out["history"] = [write_message(message, form) for message in task.history]
-    if task.metadata:
-        out["metadata"] = task.metadata
-    return out
+    return out | present(
+        artifacts=[write_artifact(artifact, form) for artifact in task.artifacts],
+        history=[write_message(message, form) for message in task.history],
+        metadata=task.metadata,
+    )
 
 
 def write_event(event: Event, form: JsonForm, *, last: bool) -> dict[str, Any]:
@@ -539,11 +528,7 @@ def read_task_configs(document: Any, path: str) -> tuple[PushConfig, ...]:
 
 
 def write_config(config: PushConfig, *, named: bool = True, secrets: bool = True) -> dict[str, Any]:
-    out: dict[str, Any] = {"url": config.url}
-    if config.id and named:
-        out["id"] = config.id
-    if config.token:
-        out["token"] = config.token
+    out = {"url": config.url, **present(id=named and config.id, token=config.token)}
     if config.authentication is not None:
         out["authentication"] = {"schemes": [config.authentication.scheme, *config.authentication.others]}
         if config.authentication.credentials and secrets:

@@ -68,51 +68,40 @@ def choose_for_rpc(
     mount: str = "",
     home: str = "",
     pushes: bool = False,
-    strict: bool = False,
     allowed: Collection[str] | None = None,
 ) -> ChosenDialect:
     """The dialect and the operation of a JSON-RPC call. Raises `DialectRefused`.
 
     `version` is the `A2A-Version` header, empty when there is none. `mount` names the one dialect that an endpoint
     speaks; `home` the one that takes the calls which do not say what they are. `pushes`: the agent sends notifications,
-    also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `strict` follows 1.0 to the letter: no
-    header means 0.3. `allowed` are the versions (or dialects) that the agent speaks; None means all.
+    also to callers whose dialect has none: they configure them in that of 0.3, whose wire is theirs. `allowed` are the
+    versions (or dialects) that the agent speaks; None means all.
     """
     label = version_of(version)
-    perhaps = False
-    if home and not mount and label in ("", "1.0"):
-        if pushes and method.startswith(_PUSHES):
-            label = ""
-        elif _speaks(home, method):
-            mount, perhaps = home, not label
-    if allowed is not None and "arbiter" not in allowed and not mount and label == "1.0" and "/" in method:
-        # Only Arbiter's clients send 1.0 with these methods, and this agent does not speak its dialect.
-        if "1.0" not in allowed:
-            raise DialectRefused(DIALECTS["1.0"], _unsupported(label, allowed))
-        return _find(DIALECTS["1.0"], method)
     if mount:
-        chosen = _mounted(mount, label, method)
-        if perhaps and chosen.op in _SHARED:
-            chosen = chosen._replace(certain=False)
-    else:
-        chosen = _neutral(label, method, params, strict, allowed)
-    return _allowed(chosen, allowed)
+        return _check_allowed(_choose_mounted(mount, label, method), allowed)
+    may_be_home = bool(home) and label in ("", "1.0")
+    if may_be_home and pushes and method.startswith(_PUSHES):
+        label = ""
+    elif may_be_home and _speaks(home, method):
+        chosen = _choose_mounted(home, label, method)
+        certain = bool(label) or chosen.op not in _SHARED
+        return _check_allowed(chosen._replace(certain=certain), allowed)
+    return _check_allowed(_choose_neutral(label, method, params, allowed), allowed)
 
 
 @lru_cache(256)
-def choose_for_name(
-    version: str, method: str, mount: str, strict: bool, allowed: tuple[str, ...] | None
+def choose_for_rpc_cached(
+    version: str, method: str, mount: str, allowed: tuple[str, ...] | None
 ) -> ChosenDialect:
-    """`choose_for_rpc`, remembered, for a method with a name of 1.0 (`OPS`): its params say nothing more.
+    """`choose_for_rpc` for a method that has a name of 1.0 (`OPS`), where neither the params nor `home` make a difference.
 
-    The caller chooses the version, so give it only up to `MAX_VERSION_LENGTH`.
+    The caller chooses the version, so give it only up to `MAX_VERSION_LENGTH`: else it would fill the cache's memory.
     """
-    label = version_of(version)
-    chosen = _mounted(mount, label, method) if mount else _neutral(label, method, b"", strict, allowed)
-    return _allowed(chosen, allowed)
+    return choose_for_rpc(version, method, mount=mount, allowed=allowed)
 
 
-def _allowed(chosen: ChosenDialect, allowed: Collection[str] | None) -> ChosenDialect:
+def _check_allowed(chosen: ChosenDialect, allowed: Collection[str] | None) -> ChosenDialect:
     if allowed is not None and not speaks(chosen.dialect, allowed):
         raise DialectRefused(chosen.dialect, _unsupported(chosen.dialect.family, allowed))
     return chosen
@@ -130,9 +119,7 @@ def check_version_first(version: str, home: str, *, only: bool = False) -> None:
         raise DialectRefused(dialect, _unsupported(label, VERSIONS))
 
 
-def choose_for_rest(
-    version: str, family: str, *, strict: bool = False, allowed: Collection[str] | None = None
-) -> Dialect:
+def choose_for_rest(version: str, family: str, *, allowed: Collection[str] | None = None) -> Dialect:
     """The dialect of an HTTP+JSON call; its path has the `family`, `1.0` or `0.3`. Raises `DialectRefused`."""
     label = version_of(version)
     dialect = of_paths(family)
@@ -140,9 +127,9 @@ def choose_for_rest(
     fitting = ("1.0",) if family == "1.0" else ("0.3", "0.2")
     if allowed is not None and not speaks(dialect, allowed):
         raise DialectRefused(dialect, _unsupported(family, allowed))
-    if (label and label not in fitting) or (strict and not label and family == "1.0"):
+    if label and label not in fitting:
         supported = VERSIONS if label not in VERSIONS else fitting
-        raise DialectRefused(dialect, _unsupported(label or "0.3", supported, allowed))
+        raise DialectRefused(dialect, _unsupported(label, supported, allowed))
     return dialect
 
 
@@ -189,7 +176,7 @@ def default_version(allowed: Collection[str] | None) -> str:
     return next((v for v in VERSIONS[1:] if allowed is None or v in allowed), "0.3")
 
 
-def _mounted(mount: str, label: str, method: str) -> ChosenDialect:
+def _choose_mounted(mount: str, label: str, method: str) -> ChosenDialect:
     dialect = DIALECTS[mount]
     expected = version_of(dialect.version) or dialect.family
     if label and label != expected:
@@ -197,9 +184,7 @@ def _mounted(mount: str, label: str, method: str) -> ChosenDialect:
     return _find(dialect, method)
 
 
-def _neutral(
-    label: str, method: str, params: bytes, strict: bool, allowed: Collection[str] | None
-) -> ChosenDialect:
+def _choose_neutral(label: str, method: str, params: bytes, allowed: Collection[str] | None) -> ChosenDialect:
     newest, otherwise = DIALECTS["1.0"], default_version(allowed)
     if label and label not in VERSIONS:
         raise DialectRefused(newest, _unsupported(label, VERSIONS, allowed))
@@ -207,11 +192,15 @@ def _neutral(
         if method not in OPS and not method[:1].isupper() and label != "1.0":
             raise DialectRefused(DIALECTS["0.3"], MethodNotFound(f"there is no method {method[:80]!r}"))
         # If the agent does not speak 1.0, the method is the error, not the header.
-        if (label not in ("1.0", "") or (strict and not label)) and (allowed is None or "1.0" in allowed):
-            raise DialectRefused(newest, _unsupported(label or "0.3", ("1.0",), allowed))
+        if label not in ("1.0", "") and (allowed is None or "1.0" in allowed):
+            raise DialectRefused(newest, _unsupported(label, ("1.0",), allowed))
         return _find(newest, method)
-    if label == "1.0":
-        return _find(DIALECTS["arbiter"], method)
+    if label == "1.0":  # only Arbiter's clients send 1.0 with these methods
+        if allowed is None or "arbiter" in allowed:
+            return _find(DIALECTS["arbiter"], method)
+        if "1.0" not in allowed:
+            raise DialectRefused(newest, _unsupported(label, allowed))
+        return _find(newest, method)
     op = _OPS["0.3"].get(method)
     if op in _SHARED:
         assert op is not None

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from dragoman.dialects.dialect import EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
+    present,
     read_config,
     read_event,
     read_message,
@@ -50,7 +51,7 @@ from dragoman.model import ops
 from dragoman.model.content import NOTHING, Artifact, Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Op, Request, StreamResponse
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 E = TypeVar("E", bound=Event)
 
@@ -93,10 +94,12 @@ class V0_1(V0_3):
 
     def read_request(self, op: Op, params: bytes) -> Request:
         document = read_params(params)
+        # `document` is empty if there are no params, or if they are null
         if (
             op is ops.PUSH_CREATE
+            and document
             and _CONFIG not in document
-            and _CONFIG in msgspec.json.decode(params or b"{}")
+            and _CONFIG in msgspec.json.decode(params)
         ):
             document[_CONFIG] = None  # it differs from absent, and `read_params` leaves it out
         return self.from_document(op, document)
@@ -142,19 +145,18 @@ class V0_1(V0_3):
 
     def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
         message, settings = request.message, request.configuration
-        out: dict[str, Any] = {"id": message.task_id or new_id()}
-        if message.context_id:
-            out["sessionId"] = message.context_id
-        out["message"] = write_message(message, _FORM)
-        if settings.accepted_output_modes:
-            out["acceptedOutputModes"] = settings.accepted_output_modes
-        if settings.history_length:
-            out["historyLength"] = settings.history_length
-        if settings.task_push_notification_config is not None:
-            out["pushNotification"] = write_config(settings.task_push_notification_config, named=False)
-        if request.metadata:
-            out["metadata"] = request.metadata
-        return out
+        push = settings.task_push_notification_config
+        return {
+            "id": message.task_id or new_id(),
+            **present(sessionId=message.context_id),
+            "message": write_message(message, _FORM),
+            **present(
+                acceptedOutputModes=settings.accepted_output_modes,
+                historyLength=settings.history_length,
+                pushNotification=push and write_config(push, named=False),
+                metadata=request.metadata,
+            ),
+        }
 
     def _write_task_config(self, config: ops.PushConfig, *, secrets: bool = True) -> dict[str, Any]:
         written = write_config(config, named=False, secrets=secrets)
@@ -210,27 +212,28 @@ def _true_state(event: E) -> E:
 
 
 def _write_task(task: Task) -> dict[str, Any]:
-    out: dict[str, Any] = {"id": task.id}
-    if task.context_id:
-        out["sessionId"] = task.context_id
-    metadata = {**task.metadata, **_unsaid(task.state)}
-    out["status"] = write_status(replace(task.status, state=_NEAREST.get(task.state, task.state)), _FORM)
-    if task.artifacts:
-        out["artifacts"] = [_write_artifact(artifact, n) for n, artifact in enumerate(task.artifacts)]
-    if task.history:
-        out["history"] = [write_message(message, _FORM) for message in task.history]
-    if metadata:
-        out["metadata"] = metadata
-    return out
+    return {
+        "id": task.id,
+        **present(sessionId=task.context_id),
+        "status": _write_nearest(task.status),
+        **present(
+            artifacts=[_write_artifact(artifact, n) for n, artifact in enumerate(task.artifacts)],
+            history=[write_message(message, _FORM) for message in task.history],
+            metadata={**task.metadata, **_note_state(task.state)},
+        ),
+    }
 
 
 def _write_artifact(artifact: Artifact, index: int) -> dict[str, Any]:
-    out = write_artifact(artifact, _FORM)
-    out["index"] = index
-    return out
+    return {**write_artifact(artifact, _FORM), "index": index}
 
 
-def _unsaid(state: TaskState) -> dict[str, Any]:
+def _write_nearest(status: TaskStatus) -> dict[str, Any]:
+    """The status, in the nearest state that this version has a word for."""
+    return write_status(replace(status, state=_NEAREST.get(status.state, status.state)), _FORM)
+
+
+def _note_state(state: TaskState) -> dict[str, Any]:
     return {STATE: state.word} if state in _NEAREST else {}
 
 
@@ -265,20 +268,15 @@ class _Writer:
     def _write_artifact(self, update: ArtifactUpdate) -> dict[str, Any]:
         index = self._indexes.setdefault(update.artifact.artifact_id, len(self._indexes))
         artifact = _write_artifact(update.artifact, index)
-        artifact["append"] = update.append
-        artifact["lastChunk"] = update.last_chunk
-        out: dict[str, Any] = {"id": update.task_id, "artifact": artifact}
-        if update.metadata:
-            out["metadata"] = update.metadata
-        return out
+        artifact |= {"append": update.append, "lastChunk": update.last_chunk}
+        return {"id": update.task_id, "artifact": artifact, **present(metadata=update.metadata)}
 
 
 def _write_status(update: StatusUpdate, *, last: bool) -> dict[str, Any]:
-    state = update.status.state
-    out: dict[str, Any] = {"id": update.task_id}
-    out["status"] = write_status(replace(update.status, state=_NEAREST.get(state, state)), _FORM)
-    out["final"] = last
-    metadata = {**update.metadata, **_unsaid(state)}
-    if metadata:
-        out["metadata"] = metadata
-    return out
+    metadata = {**update.metadata, **_note_state(update.status.state)}
+    return {
+        "id": update.task_id,
+        "status": _write_nearest(update.status),
+        "final": last,
+        **present(metadata=metadata),
+    }

@@ -21,6 +21,7 @@ from dragoman.dialects import cards
 from dragoman.dialects.dialect import Dialect, EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
+    present,
     read_config,
     read_event,
     read_message,
@@ -146,16 +147,13 @@ class V0_3(Dialect):
                 length = request.history_length
                 return {"id": request.id, **({} if length is None else {"historyLength": length})}
             case ops.CancelTask():
-                return {"id": request.id, **({"metadata": request.metadata} if request.metadata else {})}
+                return {"id": request.id, **present(metadata=request.metadata)}
             case ops.SubscribeToTask():
                 return {"id": request.id}
             case ops.CreatePushConfig():
                 return self._write_task_config(request.config)
             case ops.GetPushConfig():
-                return {
-                    "id": request.task_id,
-                    **({"pushNotificationConfigId": request.id} if request.id else {}),
-                }
+                return {"id": request.task_id, **present(pushNotificationConfigId=request.id)}
             case ops.ListPushConfigs():
                 return {"id": request.task_id}
             case ops.DeletePushConfig():
@@ -165,9 +163,7 @@ class V0_3(Dialect):
     def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
         out: dict[str, Any] = {"message": write_message(request.message, self.form)}
         stated = request.configuration
-        settings: dict[str, Any] = {}
-        if stated.accepted_output_modes:
-            settings["acceptedOutputModes"] = stated.accepted_output_modes
+        settings = present(acceptedOutputModes=stated.accepted_output_modes)
         if stated.history_length is not None:
             settings["historyLength"] = stated.history_length
         if stated.task_push_notification_config is not None:
@@ -176,9 +172,7 @@ class V0_3(Dialect):
             settings["blocking"] = not stated.return_immediately  # the text names no default, so say it
         if settings:
             out["configuration"] = self._settings(settings)
-        if request.metadata:
-            out["metadata"] = request.metadata
-        return out
+        return out | present(metadata=request.metadata)
 
     def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         return settings

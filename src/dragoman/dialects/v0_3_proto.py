@@ -26,6 +26,7 @@ from dragoman.dialects.legacy_values import (
     label_metadata,
     labelled,
     named,
+    present,
     read_config,
     read_event,
     read_message,
@@ -102,7 +103,7 @@ class ProtoForm(JsonForm, frozen=True, kw_only=True):
         else:
             box = boxed(part)
             out, metadata = {"data": {"data": box.data}}, label_metadata(box)
-        return {**out, "metadata": metadata} if metadata else out
+        return {**out, **present(metadata=metadata)}
 
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Part:
@@ -140,9 +141,7 @@ def file_bytes(content: bytes, media_type: str) -> bytes:
 
 
 def _write_file(part: Part) -> dict[str, Any]:
-    out: dict[str, Any] = {"name": part.filename} if part.filename else {}
-    if part.media_type:
-        out["mimeType"] = part.media_type
+    out = present(name=part.filename, mimeType=part.media_type)
     if part.raw is None:
         out["fileWithUri"] = part.url
     else:
@@ -153,6 +152,7 @@ def _write_file(part: Part) -> dict[str, Any]:
 class V0_3Proto(V0_3):
     name = "0.3-proto"
     names_configs = True
+    gets_configs_by_id = True
     subscribe_errors_as_events = False
 
     form = ProtoForm()
@@ -173,10 +173,8 @@ class V0_3Proto(V0_3):
     """The names of the operations; over HTTP+JSON it is their paths that count."""
 
     def _read_request(self, op: Op, document: dict[str, Any]) -> Request:
-        if op in (ops.SEND, ops.STREAM):
-            return self._read_send(document)
-        if op is ops.EXTENDED_CARD:
-            return ops.GetExtendedCard()
+        if op in (ops.SEND, ops.STREAM, ops.EXTENDED_CARD):
+            return super()._read_request(op, document)
         if op is ops.PUSH_CREATE:
             return ops.CreatePushConfig(config=_read_created(document))
         if op is ops.PUSH_LIST:
@@ -209,8 +207,6 @@ class V0_3Proto(V0_3):
 
     def to_document(self, request: Request, *, blocking: bool) -> dict[str, Any]:
         match request:
-            case ops.SendMessage():
-                return self._write_send(request, blocking=True)
             case ops.GetTask():
                 length = request.history_length
                 return {"name": _TASKS + request.id, **({} if length is None else {"historyLength": length})}
@@ -219,20 +215,17 @@ class V0_3Proto(V0_3):
             case ops.CreatePushConfig():
                 config = request.config
                 created = {"parent": _TASKS + config.task_id, "config": self._write_task_config(config)}
-                return {**created, "configId": config.id} if config.id else created
+                return {**created, **present(configId=config.id)}
             case ops.GetPushConfig() | ops.DeletePushConfig():
                 return {"name": f"{_TASKS}{request.task_id}{_CONFIGS if request.id else ''}{request.id}"}
             case ops.ListPushConfigs():
-                page = {"pageSize": request.page_size, "pageToken": request.page_token}
-                return {
-                    "parent": _TASKS + request.task_id,
-                    **{name: each for name, each in page.items() if each},
-                }
-        return {}
+                page = present(pageSize=request.page_size, pageToken=request.page_token)
+                return {"parent": _TASKS + request.task_id, **page}
+        return super().to_document(request, blocking=True)
 
     def result_from_document(self, op: Op, document: Any) -> Any:
         if op in (ops.GET, ops.CANCEL):
-            return read_task(document, "", self.form)
+            return super().result_from_document(op, document)
         document = an_object(document, "")
         if op in (ops.PUSH_CREATE, ops.PUSH_GET):
             return _read_stored(document, "")
@@ -262,8 +255,7 @@ class V0_3Proto(V0_3):
         document = super().result_to_document(op, result)
         if not isinstance(result, ops.PushConfigPage):
             return document
-        more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
-        return {"configs": document, **more}
+        return {"configs": document, **present(nextPageToken=result.next_page_token)}
 
     def _write_task_config(self, config: ops.PushConfig) -> dict[str, Any]:
         name = f"{_TASKS}{config.task_id}{_CONFIGS}{config.id}"

@@ -58,6 +58,7 @@ class V1_0(Dialect):
     signs_cards = True
     extended_card_has_one_error = False
     is_current = True
+    gets_configs_by_id = True
     model_json = True
     extensions_header = b"a2a-extensions"
 
@@ -107,9 +108,8 @@ class V1_0(Dialect):
         if isinstance(result, ops.PushConfig):
             result = _with_one_scheme(result)
         elif isinstance(result, ops.PushConfigPage):
-            configs = [
-                _with_one_scheme(config) for config in result.configs
-            ]  # there even when there are none
+            # There even when there are none.
+            configs = [_with_one_scheme(config) for config in result.configs]
             more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
             return encoder.encode({"configs": configs, **more})
         return encoder.encode(result)
@@ -185,6 +185,9 @@ def _leniently(params: bytes, shape: type[T]) -> T:
         refuse(*path_and_reason(error))
 
 
+MAX_REASON = 80
+"""Characters of what a decoder says that a caller is told."""
+
 _EXPECTED = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
 _KINDS = {
     "int": "a whole number",
@@ -208,6 +211,8 @@ def path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
         path = path[:-1].removeprefix("key in ").removeprefix("$").removeprefix(".")
     else:
         reason, path = str(error), ""
+    if len(reason) > MAX_REASON:  # it repeats an unknown value
+        reason = reason[:MAX_REASON] + "..."
     missing = re.match(r"^Object missing required field `(.*)`$", reason)
     if missing:
         return f"{path}.{missing[1]}".lstrip("."), "is missing"

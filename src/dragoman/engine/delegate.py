@@ -1,9 +1,9 @@
-"""Calls of other agents. Each is a step in two records.
+"""Calls of other agents. Each is a step with two records.
 
-`child` says where the work went, as soon as the peer has named its task; `step` says what came of it. After a crash:
-a result on record is returned, a child on record is subscribed to, and neither on record means sending again under the
-same idempotency key, which a Dragoman peer knows. If our task is canceled, so is the child, also when nobody ran our task
-at that moment (`cancel_children`). If only our process stops, the child goes on, and so shall we.
+`child` is written as soon as the peer has named its task; `step` has the result. After a crash, a recorded result is
+returned, and a recorded child is subscribed to. If neither is recorded, the message is sent again with the same idempotency key,
+by which a Dragoman server recognises it. If the task is canceled, so is the child, also if no node ran the task at that moment
+(`cancel_children`). If only this process stops, the child goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import msgspec
 
 from dragoman.engine.protocols import Peers
 from dragoman.engine.recorded import Recorded, digest
-from dragoman.engine.records import Child, Record, Snapshot
+from dragoman.engine.records import Child, Record
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -52,12 +53,12 @@ logger = logging.getLogger("dragoman.delegate")
 PEER_SECONDS = 5.0
 """How long a peer may take to answer when a call is cancelled or looked for."""
 WAIT_SECONDS = 30.0
-"""How long a peer that may be restarting is waited for, unless the call says otherwise."""
+"""How long a call waits for a peer that may be restarting, unless it has `wait=`."""
 MAX_DEPTH = 8
-"""How many agents may call one another in a row; it ends circles."""
+"""How many agents may call one another in a row. It ends circles."""
 
 
-class Outcome(msgspec.Struct, omit_defaults=True):
+class CallResult(msgspec.Struct, omit_defaults=True):
     """The result of a call, as recorded."""
 
     task: Task | None = None
@@ -65,10 +66,10 @@ class Outcome(msgspec.Struct, omit_defaults=True):
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a call says about its message."""
+    """Options of a call for its message."""
 
     task: str
-    """The peer's task to go on with."""
+    """The peer's task that the message continues."""
     context: str
     """The peer's context that a new task belongs to."""
     skill: str
@@ -112,22 +113,22 @@ def make_request(
 
 
 def without_skill(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of an answer that is passed on: the skill it names is not one of the peer's."""
+    """The metadata of an answer for another agent, without the skill that it names for this one."""
     return {name: value for name, value in metadata.items() if name != "skillId"} or NOTHING
 
 
-def key_of_call(record: Recorded, peer: str, request: SendMessage, key: str) -> str:
-    """What a call is recorded under: its key, else the peer and the content."""
+def key_of_call(recorded: Recorded, peer: str, request: SendMessage, key: str) -> str:
+    """The key under which a call is recorded: its own, or a hash of the peer and the content."""
     if key:
         return f"call/{key}"
     content = msgspec.structs.replace(
         request, message=msgspec.structs.replace(request.message, message_id="")
     )
-    return record.count_key(f"call/{digest(peer.encode() + b' ' + msgspec.json.encode(content))}")
+    return recorded.count_key(f"call/{digest(peer.encode() + b' ' + msgspec.json.encode(content))}")
 
 
 async def delegate(
-    record: Recorded,
+    recorded: Recorded,
     peers: Peers,
     peer: str,
     request: SendMessage,
@@ -136,18 +137,18 @@ async def delegate(
     wait: float = WAIT_SECONDS,
     extensions: Sequence[str] = (),
 ) -> AsyncGenerator[Event, None]:
-    """Call `peer`, and yield what it reports. The result is on record under `key` when this ends.
+    """Call `peer`, and yield its events. When this ends, the result is recorded under `key`.
 
-    A peer that accepts no connection, or is full, is waited for: `wait` seconds, and not after the caller's deadline.
+    If the peer accepts no connection, or is full, this waits for it: `wait` seconds, and not after the caller's deadline.
     """
-    record.call_made(key)
-    await record.may_begin()
+    recorded.note_call(key)
+    await recorded.may_begin()
     attempt, since = 0, time.monotonic()
     while True:
         try:
-            service, scope = await peers.find(peer, record.scope)
-            call = make_call(record, scope, key, trace, extensions)
-            async with aclosing(_events(record, service, call, request, key, peer)) as events:
+            service, scope = await peers.find(peer, recorded.scope)
+            call = make_call(recorded, scope, key, trace, extensions)
+            async with aclosing(_run_call(recorded, service, call, request, key, peer)) as events:
                 async for event in events:
                     attempt, since = 0, time.monotonic()
                     yield event
@@ -156,21 +157,21 @@ async def delegate(
             attempt += 1
             seconds = seconds_to_wait(error, attempt)
             left = wait - (time.monotonic() - since)
-            if (deadline := record.mail.deadline) is not None:
+            if (deadline := recorded.mail.deadline) is not None:
                 left = min(left, deadline - time.time())
             if seconds is None or seconds > left:
-                logger.warning("task %s: the call of %s failed: %s", record.task_id, peer, error.message)
+                logger.warning("task %s: the call of %s failed: %s", recorded.task_id, peer, error.message)
                 error.delegated = True
                 raise
             if attempt == 1:
                 logger.warning(
-                    "task %s: waiting up to %.0f s for %s: %s", record.task_id, left, peer, error.message
+                    "task %s: waiting up to %.0f s for %s: %s", recorded.task_id, left, peer, error.message
                 )
             await asyncio.sleep(seconds)
 
 
 def seconds_to_wait(error: A2AError, attempt: int) -> float | None:
-    """How long to wait for a peer that may be restarting, or is full. None: do not wait."""
+    """Seconds to wait for a peer that may be restarting, or is full. None: do not wait."""
     if isinstance(error, Unreachable) and error.may_be_restarting:
         seconds: float = min(0.1 * 2 ** (attempt - 1), 2.0)
         return seconds
@@ -178,17 +179,17 @@ def seconds_to_wait(error: A2AError, attempt: int) -> float | None:
 
 
 def make_call(
-    record: Recorded, scope: Scope, key: str, trace: dict[str, str], extensions: Sequence[str] = ()
+    recorded: Recorded, scope: Scope, key: str, trace: dict[str, str], extensions: Sequence[str] = ()
 ) -> Call:
-    """A call on behalf of whoever began the turn. Raises `Unavailable` if too many agents call one another in a row.
+    """A call on behalf of the caller of the turn. Raises `Unavailable` if too many agents call one another in a row.
 
-    Its idempotency key is the same after a crash, and no other call has it. It leaves in a header, so that nobody may
-    read from it which task it is for. A task's id alone would not do: callers may choose it, and two of them the same.
+    Its idempotency key is the same after a crash, and different from that of any other call. It is a hash, because peers see it
+    and must not read from it which task it is for. The id of a task would not be enough: two callers may choose the same.
     """
-    mail, own = record.mail, record.scope
+    mail, own = recorded.mail, recorded.scope
     if mail.depth >= MAX_DEPTH:
         raise Unavailable("too many agents call one another in a row")
-    identity = (own.tenant, own.agent, own.owner, record.task_id, record.n, key)
+    identity = (own.tenant, own.agent, own.owner, recorded.task_id, recorded.n, key)
     return Call(
         scope=scope,
         principal=Principal(
@@ -202,50 +203,51 @@ def make_call(
         trace=trace,
         extensions=tuple(extensions),
         depth=mail.depth + 1,
+        inside=True,
     )
 
 
-async def _events(
-    record: Recorded, service: Service, call: Call, request: SendMessage, key: str, peer: str
+async def _run_call(
+    recorded: Recorded, service: Service, call: Call, request: SendMessage, key: str, peer: str
 ) -> AsyncGenerator[Event, None]:
-    if (step := record.steps.get(key)) is not None:
-        recorded = msgspec.json.decode(step.value, type=Outcome)
-        if (answer := recorded.task or recorded.message) is not None:
+    if (step := recorded.steps.get(key)) is not None:
+        known = msgspec.json.decode(step.value, type=CallResult)
+        if (answer := known.task or known.message) is not None:
             yield answer
         return
     fold = Fold()
-    child = record.children.get(key)
+    child = recorded.children.get(key)
     try:
         if child is not None:
             fold.task_id = child.task
             stream = _resume(service, call, child.task)
         else:
-            await record.may_begin()  # again: finding the peer may have taken a while
-            stream = _flat(service, call, request)
+            await recorded.may_begin()  # again, because finding the peer may have taken long
+            stream = _stream_events(service, call, request)
         async with aclosing(stream) as events:
             async for event in events:
                 fold.apply(event)
                 if child is None and fold.task_id:
-                    child = record.children[key] = Child(key=key, peer=peer, task=fold.task_id)
-                    await record.commit(Record("child", child))
+                    child = recorded.children[key] = Child(key=key, peer=peer, task=fold.task_id)
+                    await recorded.commit(Record("child", child))
                 yield event
                 if isinstance(event, StatusUpdate) and event.status.state is TaskState.AUTH_REQUIRED:
-                    break  # the stream may stay open until somebody grants it
+                    break  # the stream may stay open until the authorisation is given
     except (asyncio.CancelledError, GeneratorExit):
-        if child is not None and record.cancelled:
+        if child is not None and recorded.cancelled:
             await cancel_child(service, call, child)
         raise
-    outcome = Outcome(message=fold.message) if fold.message is not None else Outcome(task=fold.task)
+    outcome = CallResult(message=fold.message) if fold.message is not None else CallResult(task=fold.task)
     if outcome.task is None and outcome.message is None:
         raise InvalidAgentResponse(f"{peer} closed the stream without an event")
     answer = outcome.task or outcome.message
     if answer is not None:
         of = outcome.task.id if outcome.task is not None else key
-        record.add_usage_of_called(f"{peer} {of}", usage_in(answer.metadata))
-    await record.record(key, outcome)
+        recorded.add_usage_of_called(f"{peer} {of}", usage_in(answer.metadata))
+    await recorded.record_step(key, outcome)
 
 
-async def _flat(
+async def _stream_events(
     service: Service, call: Call, request: SendMessage | SubscribeToTask
 ) -> AsyncGenerator[Event, None]:
     try:
@@ -259,24 +261,24 @@ async def _flat(
 
 
 async def _resume(service: Service, call: Call, task: str) -> AsyncGenerator[Event, None]:
-    """Go on with a task that the peer is working on, or has finished."""
+    """Continue with a task that the peer is working on, or has finished."""
     known: Task = await service.call(call, GetTask(id=task))
-    if known.state.over:
+    if known.state.settled:
         yield known
         return
     try:
-        async for event in _flat(service, call, SubscribeToTask(id=task)):
+        async for event in _stream_events(service, call, SubscribeToTask(id=task)):
             yield event
-            if getattr(event, "status", None) is not None and event.status.state.over:  # type: ignore[union-attr]
+            if getattr(event, "status", None) is not None and event.status.state.settled:  # type: ignore[union-attr]
                 return
-    except UnsupportedOperation:  # it finished between the two questions
+    except UnsupportedOperation:  # it finished between the two requests
         yield await service.call(call, GetTask(id=task))
 
 
 async def cancel_children(peers: Peers, snapshot: Snapshot) -> None:
     """Cancel the unfinished calls of a task."""
 
-    async def one(child: Child) -> None:
+    async def cancel(child: Child) -> None:
         with suppress(A2AError, TimeoutError):
             async with asyncio.timeout(PEER_SECONDS):
                 service, scope = await peers.find(child.peer, snapshot.scope)
@@ -285,19 +287,20 @@ async def cancel_children(peers: Peers, snapshot: Snapshot) -> None:
                 call = Call(scope=scope, principal=Principal(id=who, tenant=scope.tenant))
                 await cancel_child(service, call, child)
 
-    await asyncio.gather(*(one(child) for child in _unfinished(snapshot)))
+    await asyncio.gather(*(cancel(child) for child in _unfinished(snapshot)))
 
 
 async def unfinished_children(peers: Peers, snapshot: Snapshot) -> list[Child]:
     """The calls of a task that peers are working on."""
 
-    async def working(child: Child) -> bool:
+    async def is_working(child: Child) -> bool:
         with suppress(A2AError, TimeoutError):
-            return not (await get_child(peers, snapshot, child)).state.over
+            return not (await get_child(peers, snapshot, child)).state.settled
         return False
 
     children = _unfinished(snapshot)
-    return [c for c, w in zip(children, await asyncio.gather(*map(working, children)), strict=True) if w]
+    working = await asyncio.gather(*map(is_working, children))
+    return [child for child, works in zip(children, working, strict=True) if works]
 
 
 async def get_child(peers: Peers, snapshot: Snapshot, child: Child) -> Task:
@@ -320,12 +323,12 @@ def _unfinished(snapshot: Snapshot) -> list[Child]:
 def _is_finished(snapshot: Snapshot, key: str) -> bool:
     if (step := snapshot.steps.get(key)) is None:
         return False
-    result = msgspec.json.decode(step.value, type=Outcome)
+    result = msgspec.json.decode(step.value, type=CallResult)
     return result.task is None or not result.task.state.interrupted
 
 
 async def cancel_child(service: Service, call: Call, child: Child) -> None:
-    """Cancel the peer's task; bounded in time, because we are being cancelled ourselves."""
+    """Cancel the peer's task, within `PEER_SECONDS`: the caller is being cancelled itself."""
     with suppress(A2AError, TimeoutError):
         async with asyncio.timeout(PEER_SECONDS):
             await service.call(call, CancelTask(id=child.task))

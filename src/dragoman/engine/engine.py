@@ -1,23 +1,22 @@
 """The engine: the operations of the protocol on a log.
 
-A message is checked, stored, and, if there is room, run on this node (`_accept_message`). Every answer is read from the
-log: a blocking send reads to the end of the turn, a stream yields the records as they come, `GetTask` is a fold. The
-engine knows the model and nothing of versions or bindings.
+A message is checked, stored, and run on this node if there is room (`_accept_message`). Every answer is read from the log: a
+blocking send reads to the end of the turn, a stream yields the records as they come, `GetTask` is a fold. The engine uses
+only the model, and has no code for versions or bindings.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from hashlib import blake2s
 from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from dragoman.engine.follow import Reader, Readers
+from dragoman.engine.program import Program
 from dragoman.engine.protocols import (
     MAIL_TOPIC,
     Bus,
@@ -29,10 +28,15 @@ from dragoman.engine.protocols import (
     Store,
     TaskExists,
     WaitForMemory,
+    snapshot_at,
 )
-from dragoman.engine.push_configs import StoredPushConfig, now
-from dragoman.engine.records import PIECE_BYTES, PUBLIC, Cancel, Mail, Record, Snapshot, topic, trimmed
-from dragoman.engine.runner import Program, Run, Runner, RunnerOptions
+from dragoman.engine.push_configs import StoredPushConfig
+from dragoman.engine.push_operations import PushRequest, for_task, perform_on_push_configs
+from dragoman.engine.records import PUBLIC, Cancel, Mail, Record, topic
+from dragoman.engine.retention import purge_old
+from dragoman.engine.run import Run
+from dragoman.engine.runner import Runner, RunnerOptions
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import (
     A2AError,
     ExtendedCardNotConfigured,
@@ -45,7 +49,6 @@ from dragoman.errors import (
     TaskNotFound,
     Unavailable,
     UnsupportedOperation,
-    keep_going,
 )
 from dragoman.model.byte_budget import HOLD_SECONDS, ByteBudget
 from dragoman.model.card import AgentCard
@@ -73,21 +76,22 @@ from dragoman.model.ops import (
     SubscribeToTask,
     TaskPage,
     ends_stream,
+    trimmed,
 )
 from dragoman.model.task import Task, TaskState
 
 logger = logging.getLogger("dragoman.engine")
 
-PAGE_TASKS, MAX_PAGE_TASKS = 50, 100
+PAGE_TASKS = 50
+"""Tasks on a page of a list without a page size."""
 LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
-"""Bytes of large tasks that are read and answered with at a time, and how long one counts whose reader is slow."""
-
+"""Bytes of large tasks in memory for answers at a time, and how long a task counts whose reader is slow."""
 
 P = TypeVar("P", bound=Program)
 
 
 class ProgramsById(Generic[P]):
-    """The programs of one application, by the agent in the scope of their tasks."""
+    """The programs of one application, by the name of their agent in scopes."""
 
     def __init__(self, programs: Mapping[str, P]) -> None:
         self._programs = programs
@@ -96,11 +100,8 @@ class ProgramsById(Generic[P]):
         return self._programs.get(scope.agent)
 
 
-PushRequest = CreatePushConfig | GetPushConfig | ListPushConfigs | DeletePushConfig
-
-
 class Engine:
-    """A `Service` for every agent of this process, on one store. `programs` says which agent a scope's tasks belong to."""
+    """A `Service` for every agent of this process, on one store. `programs` finds the agent of a scope; None if there is none."""
 
     def __init__(
         self,
@@ -113,17 +114,17 @@ class Engine:
         **runner: Unpack[RunnerOptions],
     ) -> None:
         self._store, self._bus, self._programs = store, bus, programs
-        self._remote, self._push = peers, push
+        self._peers, self._push = peers, push
         self.runner = Runner(store, bus, programs, peers=self, **runner)
         self.readers = Readers(store, bus)
         self._large = ByteBudget(LARGE_TASKS_BYTES, hold=LARGE_TASKS_SECONDS)
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self, *, retain: float | None = None, retain_unfinished: float | None = None) -> None:
-        """Open the store, take over what was interrupted.
+        """Open the store, and continue the tasks that were interrupted.
 
-        `retain`: forget finished tasks after so many seconds; `retain_unfinished`: and those that are not, if nothing
-        has happened to them for so long and no node runs them.
+        `retain`: purge finished tasks after this number of seconds. `retain_unfinished`: purge unfinished tasks that did not
+        change for this number of seconds and that no node runs.
         """
         await self._store.open()
         await self._bus.open()
@@ -132,27 +133,32 @@ class Engine:
             await self._push.start()
         self._background = [
             asyncio.create_task(self.readers.poll(), name="dragoman-readers"),
-            asyncio.create_task(self._purge_old(retain, retain_unfinished), name="dragoman-retention"),
+            asyncio.create_task(purge_old(self._store, retain, retain_unfinished), name="dragoman-retention"),
         ]
 
     def waits_for(self, drain: float) -> str:
-        """What `stop(drain)` would wait for, in a sentence; empty if for nothing."""
+        """A sentence about the tasks for which `stop(drain)` would wait; empty if there are none."""
         if not (tasks := self.runner.running):
             return ""
         what = "1 task runs and has" if tasks == 1 else f"{tasks} tasks run and have"
         after = "goes on at the next start" if self._store.persistent else "is lost: its store is in memory"
         return f"{what} {drain:g} s to finish; what is not finished then {after}"
 
-    async def stop(self, drain: float = 10.0) -> None:
+    async def drain(self, seconds: float) -> None:
+        """Accept no more work, and give running tasks `seconds` to finish. The store stays open until `stop`."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.runner.stop(drain)
+        await self.runner.stop(seconds)
+
+    async def stop(self, drain: float = 10.0) -> None:
+        if not self.runner.stopped:
+            await self.drain(drain)
         self.readers.close()
         if self._push is not None:
             await self._push.stop(drain)
-        if self._remote is not None:
-            await self._remote.close()
+        if self._peers is not None:
+            await self._peers.close()
         await self._bus.close()
         await self._store.close()
 
@@ -171,7 +177,7 @@ class Engine:
             case ListTasks():
                 return await self._list(call, request)
             case CancelTask():
-                return await self._cancel(call, request)
+                return await self.cancel(call, request)
             case GetOrigin():
                 return await self._origin(call, request)
             case CreatePushConfig() | GetPushConfig() | ListPushConfigs() | DeletePushConfig():
@@ -185,12 +191,14 @@ class Engine:
             return self._send_stream(call, request)
         return self._subscribe(call, request)
 
-    async def _find_streaming_program(self, call: Call, request: SendMessage | SubscribeToTask) -> Program:
+    async def _find_program(
+        self, call: Call, request: SendMessage | SubscribeToTask, *, streams: bool = True
+    ) -> Program:
         if (program := self._programs(call.scope)) is None:
             raise TaskNotFound("", message="there is no such agent")
         if program.authorize is not None:
             await program.authorize(call, request)
-        if not program.card.capabilities.streaming:
+        if streams and not program.card.capabilities.streaming:
             raise StreamingNotSupported("this operation is not supported: the agent does not stream")
         return program
 
@@ -198,19 +206,16 @@ class Engine:
 
     async def deliver(self, call: Call, request: SendMessage) -> Delivered:
         """Store a message and do not wait for its answer. Raises as `call` does."""
-        if (program := self._programs(call.scope)) is None:
-            raise TaskNotFound("", message="there is no such agent")
-        if program.authorize is not None:
-            await program.authorize(call, request)
+        program = await self._find_program(call, request, streams=False)
         delivered, _ = await self._accept_message(program, call, request)
         return delivered
 
     async def _send(self, program: Program, call: Call, request: SendMessage) -> Task | Message:
         length = request.configuration.history_length
-        now = request.configuration.return_immediately
-        delivered, run = await self._accept_message(program, call, request, blocking=not now)
+        blocking = not request.configuration.return_immediately
+        delivered, run = await self._accept_message(program, call, request, blocking=blocking)
         snapshot = delivered.snapshot
-        if now:
+        if not blocking:
             if snapshot.hidden:
                 snapshot = await self._wait_for_decision(delivered)
             return snapshot.reply or trimmed(snapshot.task, length)
@@ -218,57 +223,53 @@ class Engine:
             snapshot = settled
         elif delivered.stored is not None:
             await asyncio.shield(delivered.stored)
-        if not _over(snapshot, delivered.seq):  # another node runs it, or another message came
-            with Reader(self.readers, snapshot, snapshot.seq, look=True) as reader:
-                snapshot = await _until(reader, snapshot, lambda now: _over(now, delivered.seq))
+        if not _is_answered(snapshot, delivered.seq):  # another node runs the task, or another message came
+            with Reader(self.readers, snapshot, snapshot.seq, stale=True) as reader:
+                snapshot = await _read_until(reader, snapshot, lambda task: _is_answered(task, delivered.seq))
         return snapshot.reply or trimmed(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
-        program = await self._find_streaming_program(call, request)
+        program = await self._find_program(call, request)
         length = request.configuration.history_length
         delivered, _ = await self._accept_message(program, call, request)
-        snapshot = delivered.snapshot
+        snapshot, resumed = delivered.snapshot, False
         if hidden := snapshot.hidden:
             snapshot = await self._wait_for_decision(delivered)
             if snapshot.reply is not None:
                 yield (StreamResponse(snapshot.reply, snapshot.seq),)
                 return
-        resumed = delivered.duplicate and call.after is not None
-        repeated = delivered.duplicate and not resumed
-        if hidden or repeated:  # a task after all, or a repeated send: the stream begins at the message
-            snapshot = await self._as_of(call, snapshot, delivered.seq)
-        look = hidden or delivered.duplicate or delivered.seq > 1
-        after = call.after if resumed and call.after is not None else snapshot.seq
-        with Reader(self.readers, snapshot, after, look=look) as reader:
+        if hidden or delivered.duplicate:  # a task after all, or a repeated send: there may be events already
+            snapshot, resumed = await self._find_start(call, delivered, snapshot)
+            if resumed and (snapshot.terminal or snapshot.state is TaskState.INPUT_REQUIRED):
+                return  # the sender has the last event, too
+        stale = hidden or delivered.duplicate or delivered.seq > 1
+        with Reader(self.readers, snapshot, snapshot.seq, stale=stale) as reader:
             if not resumed:
-                ended = snapshot.status.state.over
-                yield (StreamResponse(trimmed(snapshot.task, length), after),)
+                ended = snapshot.status.state.settled
+                yield (StreamResponse(trimmed(snapshot.task, length), snapshot.seq),)
                 if ended:
                     return
             ended = False
             while not ended:
-                batch, ended = _public(await reader.next(), question_ends=True)
+                batch, ended = _select_public(await reader.next(), question_ends=True)
                 if batch:
                     yield batch
 
-    async def _wait_for_decision(self, delivered: Delivered) -> Snapshot:
-        """Wait until it is known whether the answer is a Message, or peers see a task."""
-        snapshot = delivered.snapshot
-        with Reader(self.readers, snapshot, snapshot.seq, look=delivered.duplicate) as reader:
-            return await _until(reader, snapshot, lambda now: not now.hidden or now.reply is not None)
+    async def _find_start(
+        self, call: Call, delivered: Delivered, snapshot: Snapshot
+    ) -> tuple[Snapshot, bool]:
+        """Where the stream of a send begins: the task at its message. If the sender of a repeated message has later events: the
+        task at the last of them, and True."""
+        start, resumed = delivered.seq, False
+        if delivered.duplicate and call.after is not None and start <= call.after <= snapshot.seq:
+            start, resumed = call.after, True
+        return await snapshot_at(self._store.scope(call.scope), snapshot, start), resumed
 
-    async def _as_of(self, call: Call, snapshot: Snapshot, seq: int) -> Snapshot:
-        """A task as it was at `seq`."""
-        then = Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
-        log = self._store.scope(call.scope)
-        while then.seq < seq:
-            records = await log.read(
-                snapshot.task_id, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES
-            )
-            if not records:
-                raise TaskNotFound(snapshot.task_id)  # purged meanwhile
-            then = then.after(records)
-        return then
+    async def _wait_for_decision(self, delivered: Delivered) -> Snapshot:
+        """Wait until the answer is known to be a Message, or peers see a task."""
+        snapshot = delivered.snapshot
+        with Reader(self.readers, snapshot, snapshot.seq, stale=delivered.duplicate) as reader:
+            return await _read_until(reader, snapshot, lambda task: not task.hidden or task.reply is not None)
 
     # -- accepting messages ------------------------------------------------------------------------------------
 
@@ -277,15 +278,15 @@ class Engine:
     ) -> tuple[Delivered, Run | None]:
         """Check a message, store it, and start a run for it if there is room here.
 
-        If it is `blocking`, its sender waits for the end of the turn, and it may not be on disk yet (`Delivered.stored`).
+        If the sender waits for the end of the turn (`blocking`), the message may not be on disk yet (`Delivered.stored`).
         """
         for extension in program.card.capabilities.extensions:
             if extension.required and extension.uri not in call.extensions:
                 raise ExtensionRequired(f"this agent needs the extension {extension.uri}")
         webhook = None
         if (config := request.configuration.task_push_notification_config) is not None:
-            webhook = await self._push_for(program).check_config(call, config)
-        node = self.runner.reserve(inside=call.depth > 0)
+            webhook = await self._require_push(program).check_config(call, config)
+        node = self.runner.reserve(inside=call.inside)
         delivered: Delivered | None = None
         try:
             if request.message.task_id:
@@ -308,13 +309,13 @@ class Engine:
         return delivered, run
 
     def _wake_runners_soon(self) -> None:
-        """A caller left while its message was stored. The store takes back the lease it gave us, and some node claims it."""
+        """Wake runners after a caller left while its message was stored: the store releases the lease, and a node claims the task."""
         asyncio.get_running_loop().call_later(0.1, self._bus.wake, MAIL_TOPIC)
 
     async def _continue_or_create(
         self, program: Program, call: Call, request: SendMessage, node: str, webhook: StoredPushConfig | None
     ) -> Delivered:
-        """Deliver to a task that exists; or to a new one, if this caller chooses the ids of its tasks."""
+        """Deliver to an existing task, or to a new one if the caller chooses the ids of its tasks."""
         log = self._store.scope(call.scope)
         try:
             return await self._continue(program, log, call, request, node, webhook)
@@ -322,12 +323,11 @@ class Engine:
             if not call.names_tasks:
                 raise
         task, fresh = request.message.task_id, replace(request, message=replace(request.message, task_id=""))
-        program.check_message(
-            fresh, call.principal
-        )  # who names a task wants to find it again: its answer is a task
+        # The result is not used: a caller that chooses an id gets a task, not a bare Message.
+        program.check_message(fresh, call.principal)
         try:
             return await self._create(call, fresh, task, node, webhook)
-        except TaskExists:  # somebody was faster with the same id
+        except TaskExists:  # another message created the task meanwhile
             return await self._continue(program, log, call, request, node, webhook)
 
     async def _create(
@@ -343,10 +343,10 @@ class Engine:
     ) -> Delivered:
         log = self._store.scope(call.scope)
         context = request.message.context_id or new_id()
-        mail = _mail(call, request, task, context, reply=reply)
+        mail = _make_mail(call, request, task, context, reply=reply)
         if request.message.context_id:
             mail = replace(mail, names_context=True)
-        webhook = _for_task(webhook, task) if webhook else None
+        webhook = for_task(webhook, task) if webhook else None
         if blocking and node and not call.idempotency_key:
             begun = log.begin(task, context, mail, node=node, webhook=webhook)
             if begun is not None:
@@ -364,10 +364,10 @@ class Engine:
     ) -> Delivered:
         task, context = request.message.task_id, request.message.context_id
         key = call.idempotency_key
-        if key and (seen := await log.seen(key)):
+        if key and (seen := await log.find_delivered(key)):
             return seen
         snapshot = await log.load(task)
-        if key and (seen := await log.seen(key)):  # the same message created the task in between
+        if key and (seen := await log.find_delivered(key)):  # the same message created the task in between
             return seen
         if snapshot.hidden:
             raise TaskNotFound(task)
@@ -379,22 +379,25 @@ class Engine:
         program.check_message(request, call.principal, snapshot.mails[0][1])
         return await log.deliver(
             task,
-            _mail(call, request, task, snapshot.context_id),
+            _make_mail(call, request, task, snapshot.context_id),
             dedupe=key,
             node=node,
-            webhook=_for_task(webhook, task) if webhook else None,
+            webhook=for_task(webhook, task) if webhook else None,
         )
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def _visible(self, call: Call, task: str, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
+    async def _load_visible(
+        self, call: Call, task: str, wait_for_memory: WaitForMemory | None = None
+    ) -> Snapshot:
+        """A task that peers can see. Raises `TaskNotFound`."""
         snapshot = await self._store.scope(call.scope).load(task, wait_for_memory=wait_for_memory)
         if snapshot.hidden:
             raise TaskNotFound(task)
         return snapshot
 
     async def _head(self, call: Call, task: str) -> Head:
-        """`_visible`, without reading the log."""
+        """The head of a task that peers can see. Raises `TaskNotFound`."""
         head = await self._store.scope(call.scope).head(task)
         if head.hidden:
             raise TaskNotFound(task)
@@ -407,12 +410,8 @@ class Engine:
         return trimmed(snapshot.task, request.history_length)
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
-        size = PAGE_TASKS if request.page_size is None else request.page_size
-        if not 1 <= size <= MAX_PAGE_TASKS:
-            raise InvalidParams(
-                f"pageSize must be between 1 and {MAX_PAGE_TASKS}", fields=(("pageSize", f"is {size}"),)
-            )
-        length = request.history_length
+        request = request.check()
+        size, length = request.page_size or PAGE_TASKS, request.history_length
         found = await self._store.scope(call.scope).find(request, limit=size)
         tasks = [trimmed(snapshot.task, length) for snapshot in found.snapshots]
         if not request.include_artifacts:
@@ -422,9 +421,9 @@ class Engine:
         )
 
     async def _subscribe(self, call: Call, request: SubscribeToTask) -> AsyncIterator[Batch]:
-        await self._find_streaming_program(call, request)
+        await self._find_program(call, request)
         head = await self._head(call, request.id)
-        if call.after is not None and call.after <= head.seq:  # a reader that comes back: only what it missed
+        if call.after is not None and call.after <= head.seq:  # the reader continues: only what it missed
             after, ended = call.after, head.terminal and call.after == head.seq
             first: Batch = ()
         else:
@@ -432,10 +431,9 @@ class Engine:
                 raise UnsupportedOperation(
                     f"task {request.id!r} is {head.state.word}: nothing more will come"
                 )
-            wait_for_memory = partial(
-                self._large.hold, seconds=HOLD_SECONDS
-            )  # the stream may go on for hours
-            snapshot = await self._visible(call, request.id, wait_for_memory=wait_for_memory)
+            # Not for the whole stream, which may go on for hours.
+            wait_for_memory = partial(self._large.hold, seconds=HOLD_SECONDS)
+            snapshot = await self._load_visible(call, request.id, wait_for_memory)
             after, ended = snapshot.seq, snapshot.terminal
             first = (StreamResponse(snapshot.task, after),)
             head = replace(head, seq=after)
@@ -446,19 +444,19 @@ class Engine:
                 yield first
                 first = ()  # it may be large, and the stream may be long
             while not ended:
-                batch, ended = _public(await reader.next(), question_ends=False)
+                batch, ended = _select_public(await reader.next(), question_ends=False)
                 if batch:
                     yield batch
 
     async def replay(
         self, call: Call, request: SubscribeToTask
     ) -> AsyncIterator[tuple[Head, Sequence[Record]]]:
-        """All records of a task, up to its end: for services that show more of a log than A2A's events.
+        """The records of a task, up to its end: for services that show more of a log than A2A's events.
 
-        They come after `call.after`, or from the first one on. Without `call.after` there is nothing if the task has ended.
-        Raises as `stream` does.
+        They begin after `call.after`, or with the first one. Without `call.after`, a finished task has none. Raises as `stream`
+        does.
         """
-        await self._find_streaming_program(call, request)
+        await self._find_program(call, request)
         head = await self._head(call, request.id)
         known = call.after is not None and call.after <= head.seq
         after = call.after if known and call.after is not None else 0
@@ -471,8 +469,8 @@ class Engine:
                 ended = any(record.terminal for record in records)
                 yield head, records
 
-    def _push_for(self, program: Program) -> Push:
-        """The sender of notifications for this agent. Raises `PushNotSupported`."""
+    def _require_push(self, program: Program) -> Push:
+        """The push sender, if this agent has webhooks. Raises `PushNotSupported`."""
         if self._push is None or not program.card.capabilities.push_notifications:
             raise PushNotSupported("push notifications are not supported by this agent")
         return self._push
@@ -480,49 +478,15 @@ class Engine:
     async def _perform_on_push_configs(
         self, program: Program, call: Call, request: PushRequest
     ) -> PushConfig | PushConfigPage | None:
-        push, configs = self._push_for(program), self._store.push_configs
-        await self._head(
-            call, request.config.task_id if isinstance(request, CreatePushConfig) else request.task_id
-        )
-        match request:
-            case CreatePushConfig():
-                webhook = _for_task(await push.check_config(call, request.config), request.config.task_id)
-                return push.show_config(await configs.put(call.scope, request.config.task_id, webhook))
-            case GetPushConfig():
-                return await self._get_push_config(push, call, request)
-            case ListPushConfigs():
-                return await self._list_push_configs(push, call, request)
-            case DeletePushConfig():
-                await configs.delete(call.scope, request.task_id, request.id)
-                return None
-
-    async def _get_push_config(self, push: Push, call: Call, request: GetPushConfig) -> PushConfig:
-        webhooks = await self._store.push_configs.list(call.scope, request.task_id)
-        configs = [push.show_config(webhook) for webhook in webhooks]
-        # A version with one config for each task calls it `default`, and asks without a name.
-        for config in sorted(configs, key=lambda config: config.id != "default"):
-            if request.id in ("", config.id):
-                return config
-        named = f" {request.id[:80]!r}" if request.id else ""
-        raise TaskNotFound(
-            request.task_id, message=f"task {request.task_id[:80]!r} has no push config{named}"
-        )
-
-    async def _list_push_configs(self, push: Push, call: Call, request: ListPushConfigs) -> PushConfigPage:
-        webhooks = await self._store.push_configs.list(call.scope, request.task_id)
-        seen = _shown_before(request) if request.page_token else ()
-        marks = [_mark(webhook.uid) for webhook in webhooks]
-        start = max((n for n, mark in enumerate(marks, 1) if mark in seen), default=0)
-        end = min(len(webhooks), start + request.page_size) if request.page_size else len(webhooks)
-        token = _page_token(request.task_id, marks[:end]) if end < len(webhooks) else ""
-        return PushConfigPage(
-            configs=tuple(map(push.show_config, webhooks[start:end])), next_page_token=token
-        )
+        push = self._require_push(program)
+        task = request.config.task_id if isinstance(request, CreatePushConfig) else request.task_id
+        await self._head(call, task)
+        return await perform_on_push_configs(push, self._store.push_configs, call, request)
 
     async def _extended_card(self, program: Program, call: Call) -> AgentCard:
         if not program.card.capabilities.extended_agent_card:
             raise UnsupportedOperation("this operation is not supported: the agent has no extended card")
-        # Without authentication nobody has a name, and nobody may have what is meant for those who have one.
+        # The extended card is for authenticated callers only.
         card = await program.extended_card(call.principal) if call.principal.id else None
         if card is None:
             raise ExtendedCardNotConfigured("no extended card is configured")
@@ -539,10 +503,7 @@ class Engine:
     # -- cancel ------------------------------------------------------------------------------------------------
 
     async def cancel(self, call: Call, request: CancelTask) -> Task:
-        """Cancel a task for an operator: `Program.authorize` is not asked."""
-        return await self._cancel(call, request)
-
-    async def _cancel(self, call: Call, request: CancelTask) -> Task:
+        """Cancel a task. Does not call `Program.authorize`: operators use this, too."""
         await self._head(call, request.id)
         mail = Cancel(metadata=request.metadata, principal=call.principal.id)
         try:
@@ -553,7 +514,7 @@ class Engine:
             self._wake_runners_soon()
             raise
         except TaskClosed:
-            snapshot = await self._visible(call, request.id)
+            snapshot = await self._load_visible(call, request.id)
             if snapshot.state is TaskState.CANCELED and not call.strict_cancel:
                 return snapshot.task
             raise TaskNotCancelable(f"task {request.id!r} is {snapshot.state.word} already") from None
@@ -564,64 +525,37 @@ class Engine:
             self._bus.wake(MAIL_TOPIC)
         if not snapshot.terminal:
             self._bus.wake(topic(call.scope, request.id), [Record("cancel", mail, delivered.seq)])
-            with Reader(self.readers, snapshot, snapshot.seq, look=True) as reader:
-                snapshot = await _until(reader, snapshot, lambda now: now.terminal)
+            with Reader(self.readers, snapshot, snapshot.seq, stale=True) as reader:
+                snapshot = await _read_until(reader, snapshot, lambda task: task.terminal)
         return snapshot.task
 
     # -- agents that call agents -------------------------------------------------------------------------------
 
     async def find(self, name: str, scope: Scope) -> tuple[Service, Scope]:
-        """The agent called `name`: of this process, or a remote one."""
+        """The agent with this name: one of this process, or a remote one."""
         sibling = Scope(scope.tenant, name, scope.owner)
         if (program := self._programs(sibling)) is not None and await program.exists():
             return self, sibling
-        if self._remote is None:
+        if self._peers is None:
             raise Unavailable(f"there is no agent {name[:80]!r} here")
-        return await self._remote.find(name, scope)
+        return await self._peers.find(name, scope)
 
     async def close(self) -> None:
-        """Part of `Peers`; `stop` does the work."""
-
-    # -- retention ---------------------------------------------------------------------------------------------
-
-    async def _purge_old(
-        self,
-        retain: float | None,
-        retain_unfinished: float | None = None,
-        *,
-        batch: int = 100,
-        every: float = 60.0,
-    ) -> None:
-        """Purge tasks past their age, and tidy the store, a bounded piece at a time, at most half of the time.
-
-        A clock that is set ahead makes nothing older.
-        """
-        while True:
-            more, began = False, time.perf_counter()
-            with keep_going(logger, "purging old tasks", Unavailable):
-                old = False
-                if retain is not None:
-                    purged = await self._store.purge(timestamp(now() - retain), limit=batch)
-                    old |= purged >= batch
-                if retain_unfinished is not None:
-                    before = timestamp(now() - retain_unfinished)
-                    old |= await self._store.purge(before, limit=batch, unfinished=True) >= batch
-                more = await self._store.tidy() or old
-            await asyncio.sleep(time.perf_counter() - began if more else every)
+        """For `Peers`. `stop` closes the engine."""
 
 
-async def _until(reader: Reader, snapshot: Snapshot, enough: Callable[[Snapshot], bool]) -> Snapshot:
-    """Read until `enough` is true of the task, and return it as it is then."""
-    while not enough(snapshot):
+async def _read_until(reader: Reader, snapshot: Snapshot, done: Callable[[Snapshot], bool]) -> Snapshot:
+    """Read until `done` is true for the task, and return it as it is then."""
+    while not done(snapshot):
         snapshot = snapshot.after(await reader.next())
     return snapshot
 
 
-def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[StreamResponse], bool]:
-    """What peers see of `records`, up to the one that ends the stream; and whether that was there.
+def _select_public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[StreamResponse], bool]:
+    """The records that peers see, up to the one that ends the stream; True if that one is among them.
 
-    A stream ends with its task. That of a send also ends when the task waits for the caller's answer (`question_ends`).
-    It goes on when the task waits for an authorisation, which may come another way.
+    A stream ends with its task. The stream of a send also ends when the task asks for input (`question_ends`). It goes on when
+    the task waits for an authorisation, which the caller may give in another way.
     """
     batch: list[StreamResponse] = []
     pauses = (TaskState.INPUT_REQUIRED,) if question_ends else ()
@@ -635,12 +569,12 @@ def _public(records: Sequence[Record], *, question_ends: bool) -> tuple[list[Str
     return batch, False
 
 
-def _over(snapshot: Snapshot, seq: int) -> bool:
-    """True if the message at `seq` has been answered, and no later one waits for an answer."""
-    return snapshot.terminal or (snapshot.over and snapshot.mail <= max(snapshot.read, seq))
+def _is_answered(snapshot: Snapshot, seq: int) -> bool:
+    """True if the message at `seq` was answered, and no later message waits for an answer."""
+    return snapshot.terminal or (snapshot.settled and snapshot.mail <= max(snapshot.read, seq))
 
 
-def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: bool = False) -> Mail:
+def _make_mail(call: Call, request: SendMessage, task: str, context: str, *, reply: bool = False) -> Mail:
     principal = call.principal
     return Mail(
         message=replace(request.message, task_id=task, context_id=context),
@@ -656,26 +590,5 @@ def _mail(call: Call, request: SendMessage, task: str, context: str, *, reply: b
         origin=call.dialect,
         reply=reply,
         at=timestamp(),
+        answers=call.answers,
     )
-
-
-def _page_token(task: str, marks: Sequence[str]) -> str:
-    """A page token names all configs of the pages before. The next page begins after the last of them that still exists."""
-    return ".".join((_mark(task), *marks))
-
-
-def _shown_before(request: ListPushConfigs) -> Sequence[str]:
-    """Raises `InvalidParams` for a token that did not come from the list of this task."""
-    task, *seen = request.page_token.split(".")
-    if task != _mark(request.task_id) or not seen:
-        why = "is not from a page of this list"
-        raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
-    return seen
-
-
-def _mark(id: str) -> str:
-    return blake2s(id.encode(), digest_size=6).hexdigest()
-
-
-def _for_task(webhook: StoredPushConfig, task: str) -> StoredPushConfig:
-    return replace(webhook, config=replace(webhook.config, task_id=task))

@@ -1,7 +1,7 @@
 """Follow a task's log, live.
 
-SSE, gRPC streams, a blocking send, push delivery and the console are all this loop: read what is there, then wait to be
-woken. The bus says *when* to look and the log says *what* happened, so a lost wake-up costs latency, never data.
+SSE, gRPC streams, a blocking send and the console use this loop: read the records that are there, then wait for a wake-up.
+The bus says *when* to look and the log says *what* happened, so a lost wake-up costs latency, never data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from dragoman.engine.protocols import Bus, Head, Store
-from dragoman.engine.records import PIECE_BYTES, Record, Snapshot, size_of, topic
+from dragoman.engine.records import PIECE_BYTES, Record, size_of, topic
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import Unavailable, keep_going
 from dragoman.model.ops import Scope
 
@@ -27,17 +28,17 @@ MAX_WAITING_BYTES = 256 << 10
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """A cursor in a task's log. It listens from now until the end of its `with`, so that what happens before the first `next`
-    is not missed.
+    """A cursor in a task's log. It listens from now until the end of its `with`, so that records before the first `next` are
+    not missed.
 
-    With `look`, there may be more in the log than `snapshot` shows.
+    `stale`: the log may have more records than `snapshot`.
     """
 
     __slots__ = ("_after", "_bytes", "_closed", "_listening", "_log", "_readers", "_records", "_scope", "_stale", "_task",
                  "_waiter")  # fmt: skip
 
     def __init__(
-        self, readers: Readers, snapshot: Snapshot | Head, after: int, *, look: bool = False
+        self, readers: Readers, snapshot: Snapshot | Head, after: int, *, stale: bool = False
     ) -> None:
         self._readers, self._after = readers, after
         self._scope, self._task = snapshot.scope, snapshot.task_id
@@ -46,8 +47,8 @@ class Reader(AbstractContextManager["Reader"]):
         self._bytes = 0
         """Of `_records`."""
         self._closed = readers.closed
-        self._stale = look or readers.closed or snapshot.seq != after
-        """There may be records that the bus did not bring: read the log."""
+        self._stale = stale or readers.closed or snapshot.seq != after
+        """The log may have records that the bus did not send."""
         self._waiter: asyncio.Future[None] | None = None
         self._listening = readers.bus.listen(topic(self._scope, self._task), self.wake)
         readers.add(self)
@@ -55,10 +56,10 @@ class Reader(AbstractContextManager["Reader"]):
     def __exit__(self, *exc: object) -> None:
         self._readers.discard(self)
         self._listening.__exit__(None, None, None)
-        del self._listening  # it holds us: without it we go at once, not when the collector comes
+        del self._listening  # it refers to this object: no cycle is left for the garbage collector
 
     async def next(self) -> Sequence[Record]:
-        """The next records: all that were ready. Raises `Unavailable` once the reader was closed."""
+        """The next records: all that are ready. Raises `Unavailable` at the end of the log if the reader was closed."""
         while True:
             if not self._stale and not self._records and not self._closed:
                 self._waiter = asyncio.get_running_loop().create_future()
@@ -78,9 +79,7 @@ class Reader(AbstractContextManager["Reader"]):
                     self._task, after=self._after, limit=MAX_READ_RECORDS, max_bytes=PIECE_BYTES
                 )
                 batch = list(found)
-                self._stale |= (
-                    len(batch) == MAX_READ_RECORDS or size_of(batch) >= PIECE_BYTES
-                )  # and perhaps more
+                self._stale |= len(batch) == MAX_READ_RECORDS or size_of(batch) >= PIECE_BYTES
             if batch:
                 self._after = batch[-1].seq
                 return batch
@@ -88,7 +87,7 @@ class Reader(AbstractContextManager["Reader"]):
                 raise Unavailable("shutting down", retry_after=1)
 
     def wake(self, records: Sequence[Record] = ()) -> None:
-        """Take new records. Without any: read the log, there may be some that the bus did not bring."""
+        """Take new records. Without records, the next `next` reads the log."""
         if not self._stale:
             waiting = self._records
             if (
@@ -106,20 +105,20 @@ class Reader(AbstractContextManager["Reader"]):
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """Read what there is, and wait for nothing more."""
+        """Let `next` return the rest of the log, and then raise `Unavailable`."""
         self._closed = True
         self.wake()
 
     @property
     def cursor(self) -> tuple[Scope, str, int] | None:
-        """Where it waits: the scope, the task, the last record it has. None if it does not wait."""
+        """Scope, task and last record of a reader that waits; None if it does not wait."""
         return (
             (self._scope, self._task, self._after) if self._waiter is not None and not self._stale else None
         )
 
 
 class Readers(set[Reader]):
-    """All readers of this process, and one search for all of them: a bus may lose a wake-up."""
+    """All readers of this process. One search finds those that missed a wake-up."""
 
     def __init__(self, store: Store, bus: Bus) -> None:
         super().__init__()
@@ -127,21 +126,21 @@ class Readers(set[Reader]):
         self.closed = False
 
     def close(self) -> None:
-        """Have all readers, and those to come, read to the end of their logs, and wait for nothing more."""
+        """Close all readers, and those that are created later."""
         self.closed = True
         for reader in tuple(self):
             reader.close()
 
     async def poll(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Call `wake_behind` periodically."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             with keep_going(logger, "looking for records that readers missed", Unavailable):
-                await self.look()
+                await self.wake_behind()
 
-    async def look(self) -> None:
-        """Find the readers that missed something, with one search for all of them."""
+    async def wake_behind(self) -> None:
+        """Wake the readers that missed records, with one search for all of them."""
         waiting = [(reader, cursor) for reader in self if (cursor := reader.cursor) is not None]
         if waiting:
-            for place in await self.store.behind([cursor for _, cursor in waiting]):
+            for place in await self.store.find_behind([cursor for _, cursor in waiting]):
                 waiting[place][0].wake()

@@ -1,7 +1,7 @@
-"""What a turn writes, on its way to the log.
+"""The output of a turn on its way to the log.
 
-Records are buffered while a commit is in flight, so a burst costs one transaction. Nobody outside sees a record before
-it is on disk, and nothing is written once the lease is gone.
+Records are buffered while a commit runs, so a burst is one transaction. Readers see a record only when it is on disk, and
+nothing is written after the lease is lost.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from dragoman.engine.protocols import Bus, Lease, LeaseLost, Log
-from dragoman.engine.records import PIECE_BYTES, PUBLIC, Record, Snapshot, topic
+from dragoman.engine.records import PIECE_BYTES, PUBLIC, Record, topic
+from dragoman.engine.snapshot import Snapshot
 from dragoman.errors import Unavailable
 from dragoman.model.task import Event
 
 MAX_WAITING_RECORDS, MAX_WAITING_BYTES = 1024, 1 << 20
-"""How much may wait for the disk before a writer waits for it."""
+"""If more records or bytes wait for the disk, the agent's function waits, too."""
 MAX_UNFOLDED_BYTES = 1 << 20
-"""Of records on disk that a journal remembers before it folds them, though nobody asks for the task."""
+"""Bytes of records on disk after which a journal folds them, also if the task is not read."""
 
 MEMORY_WRITE_SECONDS = 0.003
-"""Between two writes of a turn to a store in memory. A disk makes output wait for the commit before it, so that what comes
-meanwhile is one write. A store in memory would write, wake the readers and send for each event."""
+"""Seconds between two writes of a turn to a store in memory. With a disk, output waits for the commit before it, so it is written
+together. A store in memory would write, wake the readers and send for each event."""
 
 logger = logging.getLogger("dragoman.turn")
 
 
 class Journal:
+    """Writes the output of one turn."""
+
     __slots__ = ("_bus", "_bytes", "_committed", "_flusher", "_loop", "_pause", "_scheduled", "_seq", "_interrupt", "_unfolded",
-                 "_unfolded_bytes", "_wrote", "broken", "dead", "full", "lease", "loaded", "log", "on_event",
+                 "_unfolded_bytes", "_wrote", "broken", "closed", "full", "lease", "loaded", "log", "on_event",
                  "on_question", "waiting")  # fmt: skip
 
     def __init__(
@@ -49,25 +52,25 @@ class Journal:
         """
         self.log, self.lease = log, lease
         self.loaded = snapshot
-        """The task, without what this run wrote last. All mail that the run knows is in it."""
+        """The task, perhaps without the last records of this run. It has all mail that this run knows."""
         self._seq = snapshot.seq
         self._unfolded: list[Record] = []
-        """On disk, up to record `_seq`, and not in `loaded`."""
+        """Records on disk up to `_seq` that are not in `loaded`."""
         self._unfolded_bytes = 0
         self.waiting: list[Record] = []
-        """Not on disk yet."""
+        """Records that are not on disk yet."""
         self._bytes = 0
-        """Of those."""
+        """Of `waiting`."""
         self.on_event: Callable[[Event], Any] | None = None
-        """What extensions of the agent make of an event that peers see."""
+        """Changes an event that peers see, for the extensions of the agent."""
         self.on_question: Callable[[], object] | None = None
-        """Called when a question is on disk and its turn goes on."""
+        """Called when a question is on disk whose turn goes on, because mail has come."""
         self.full = False
-        """So much waits for the disk that a writer should call `commit`."""
-        self.dead = False
-        """The lease is gone, or the turn was given up: nothing more may be written."""
+        """Much output waits for the disk: a writer should call `commit`."""
+        self.closed = False
+        """Nothing more may be written: the lease is lost, or the turn was given up."""
         self.broken: Exception | None = None
-        """Why nothing more can be written, if it is not that."""
+        """The error because of which nothing more can be written; None if there was none."""
         self._bus, self._interrupt = bus, interrupt
         self._flusher: asyncio.Task[None] | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -78,7 +81,7 @@ class Journal:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The task as it is on disk, as far as this run knows."""
+        """The task with all records on disk that this run knows."""
         self._fold()
         return self.loaded.share()
 
@@ -87,22 +90,22 @@ class Journal:
             self.loaded = self.loaded.after(self._unfolded)
             self._unfolded, self._unfolded_bytes = [], 0
 
-    def listen(self, heard: Callable[[Sequence[Record]], None]) -> AbstractContextManager[object]:
-        """Call `heard` with what is added to the log: by us, with the records; by others, such as mail, with none."""
-        return self._bus.listen(topic(self.lease.scope, self.lease.task), heard)
+    def listen(self, woken: Callable[[Sequence[Record]], None]) -> AbstractContextManager[object]:
+        """Call `woken` when the log gets records: with those of this run, without those of others, such as mail."""
+        return self._bus.listen(topic(self.lease.scope, self.lease.task), woken)
 
     def change(self, record: Record) -> Record:
-        """A record that peers see, as the extensions of the agent make it."""
+        """The record as the extensions of the agent change it."""
         if self.on_event is None or record.kind not in PUBLIC:
             return record
         return Record(record.kind, self.on_event(record.event))
 
     def put(self, record: Record) -> None:
-        """Queue a record. The flush begins when the function lets the loop run, so a burst is one commit.
+        """Queue a record. The flush begins when the function lets the event loop run, so a burst is one commit.
 
-        What has no JSON form is refused here, in the agent's own call.
+        Raises an error here, in the call of the agent, for a record that has no JSON form.
         """
-        if self.dead:
+        if self.closed:
             raise LeaseLost(self.lease.task)
         self._bytes += len(record.encode())
         self.waiting.append(record)
@@ -115,26 +118,30 @@ class Journal:
             else:
                 self._scheduled = self._loop.call_soon(self._start_flush)
 
+    def close(self) -> None:
+        """Write nothing more."""
+        self.closed = True
+
     async def commit(self) -> None:
-        """Wait until all that was written is on disk."""
-        while (self.waiting or self._flusher is not None) and not self.dead:
+        """Wait until all queued records are on disk."""
+        while (self.waiting or self._flusher is not None) and not self.closed:
             if self._committed is None:
                 self._committed = self._loop.create_future()
             self._start_flush()
             await asyncio.shield(self._committed)
-        if self.dead:
+        if self.closed:
             raise LeaseLost(self.lease.task)
 
     def replace_last(self, old: Record, new: Record) -> bool:
-        """Put `new` in the place of `old`, if that is the last record that waits. False if it is not."""
+        """Replace `old`, if it is the last record that waits. False if it is not."""
         if not self.waiting or self.waiting[-1] is not old:
             return False
         self.waiting[-1] = new
         return True
 
     async def take_rest(self) -> list[Record]:
-        """Take what waits, for the settling transaction. A write that is under way ends first, and what is more than a
-        piece is written."""
+        """Take the records that wait, for the settling transaction. A write that runs ends first. If more than one piece waits,
+        it is written."""
         if self._bytes > PIECE_BYTES:
             self._start_flush()
         if self._flusher is not None:
@@ -146,7 +153,7 @@ class Journal:
         return rest
 
     def _take_piece(self) -> tuple[list[Record], int]:
-        """What the next append writes: all that waits, or as much as fits in a piece of a log; and its bytes."""
+        """The records of the next append, at most `PIECE_BYTES` of them, and their bytes."""
         batch, size, self.full = self.waiting, self._bytes, False
         if size <= PIECE_BYTES:
             self.waiting, self._bytes = [], 0
@@ -167,7 +174,7 @@ class Journal:
                 await self.log.append(self.lease, batch)
                 break
             except Unavailable:
-                if self.dead:
+                if self.closed:
                     raise LeaseLost(task) from None
                 logger.warning("task %s: the store is away, trying again in %.1f s", task, pause)
                 await asyncio.sleep(pause)
@@ -180,20 +187,20 @@ class Journal:
             self._unfolded_bytes += size
             self._seq = batch[-1].seq
             if self._unfolded_bytes >= MAX_UNFOLDED_BYTES:
-                self._fold()  # `load` may have to read the whole log
-        else:  # somebody else wrote in between
+                self._fold()
+        else:  # mail came in between
             with suppress(Unavailable):
                 self.loaded = await self.log.load(task)
                 self._seq, self._unfolded, self._unfolded_bytes = self.loaded.seq, [], 0
 
     def _start_flush(self) -> None:
         self._scheduled = None
-        if self.waiting and self._flusher is None and not self.dead:
+        if self.waiting and self._flusher is None and not self.closed:
             self._flusher = self._loop.create_task(self._flush())
 
     async def _flush(self) -> None:
         try:
-            while self.waiting and not self.dead:
+            while self.waiting and not self.closed:
                 await self.append(*self._take_piece())
                 if self._pause:
                     self._wrote = self._loop.time()
@@ -201,10 +208,10 @@ class Journal:
                     self._committed.set_result(None)
                     self._committed = None
         except LeaseLost:
-            self.dead = True
+            self.closed = True
             self._interrupt("lost")
         except Exception as error:
-            self.dead, self.broken = True, error
+            self.closed, self.broken = True, error
             self._interrupt("broken")
         finally:
             self._flusher = None

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
 from dragoman.engine.push_configs import PushConfigStore, PushQueue, StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot
+from dragoman.engine.records import PIECE_BYTES, Cancel, Mail, Record
+from dragoman.engine.snapshot import Snapshot
+from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Call, ListTasks, PushConfig, Scope, Service
 from dragoman.model.task import TaskState
 
 T = TypeVar("T")
 
+MAIL_TOPIC = "mail"
+"""The topic that wakes runners when a task can be claimed."""
+PAGE_BYTES = 4 << 20
+"""Bytes of the logs that a page of `Log.find` is made from. A single task may be larger."""
+HEAD_BYTES = 4 << 10
+"""Bytes from the beginning of a log in `TaskInfo.head`."""
+SCAN_TASKS = 10_000
+"""Tasks that one search of `TaskIndex.find` looks at."""
+
 
 class LeaseLost(Exception):
-    """Somebody else runs this task now. Write nothing more."""
+    """The caller does not hold the lease of this task any more: another node may run it. Nothing was written."""
 
 
 class NewMail(Exception):
-    """Something arrived that the turn has not read."""
+    """Mail arrived that the turn has not read. Nothing was written."""
 
 
 class TaskExists(Exception):
@@ -29,19 +40,19 @@ class TaskExists(Exception):
 
 
 class Lease(Struct, gc=False):
-    """The right to write a task's output, until somebody with a higher `fence` has it."""
+    """The right to write a task's output, until another lease with a higher `fence` is given."""
 
     scope: Scope
     task: str
     key: int
-    """The store's own name for the task: one number, the same for all leases of a task; 0 until it has one."""
+    """The store's key of the task, the same for all its leases; 0 until it has one."""
     fence: int
     attempt: int
-    """How often the task was claimed since it last settled or got on (`Record.progress`); 1 the first time."""
+    """How often the task was claimed since it last settled or made progress (`Record.progress`); 1 the first time."""
 
 
 class HeldLease(Struct, frozen=True):
-    """A lease that is still ours, and the last mail of its task."""
+    """A lease that the node still holds, and the last mail of its task."""
 
     key: int
     fence: int
@@ -49,18 +60,18 @@ class HeldLease(Struct, frozen=True):
 
 
 class Delivered(Struct, frozen=True):
-    """Mail is on disk, or on its way there (`stored`). `lease` is there if the node that delivered it also runs it."""
+    """Mail that is on disk, or on its way there (`stored`). `lease` is set if the node that delivered it also runs the task."""
 
     snapshot: Snapshot
     seq: int
     """Where the mail is in the log."""
     lease: Lease | None = None
     duplicate: bool = False
-    """The same key was delivered before; this is what became of that one."""
+    """The same key was delivered before: this is the earlier delivery."""
     stored: Awaitable[object] | None = None
-    """Done when it is on disk; None if it is."""
+    """Done when the mail is on disk; None if it is on disk already."""
     unclaimed: bool = False
-    """No node has the task: it waits for one."""
+    """No node holds the task: it waits to be claimed."""
 
 
 class Head(Struct, frozen=True):
@@ -81,6 +92,8 @@ class Head(Struct, frozen=True):
 
 
 class FoundTasks(Struct, frozen=True):
+    """A page of `Log.find`."""
+
     snapshots: Sequence[Snapshot]
     """At most as many as asked for; fewer if they are large."""
     next: str
@@ -89,67 +102,62 @@ class FoundTasks(Struct, frozen=True):
 
 
 WaitForMemory = Callable[[int], Awaitable[None]]
-"""Waits until there is room for so many bytes."""
+"""Waits until this number of bytes may be read into memory."""
+
+
+class DeliverOptions(TypedDict, total=False):
+    dedupe: str
+    """The idempotency key, by which a repeated delivery is recognised; empty for none."""
+    node: str
+    """The node that takes the lease; empty for none."""
+    webhook: StoredPushConfig | None
 
 
 class Log(Protocol):
-    """One scope's tasks. A task outside it cannot be named: it is `TaskNotFound`.
+    """The tasks of one scope. A task outside the scope cannot be named: it is `TaskNotFound`.
 
     What these methods return is on disk; only `begin` does not wait for that. A `Snapshot` that they return does not change.
     """
 
     def create(
-        self,
-        task: str,
-        context: str,
-        mail: Mail,
-        *,
-        dedupe: str = "",
-        node: str = "",
-        webhook: StoredPushConfig | None = None,
+        self, task: str, context: str, mail: Mail, **options: Unpack[DeliverOptions]
     ) -> Awaitable[Delivered]:
-        """Begin a task. With `node`, that node holds its lease from the start. Raises `TaskExists`.
+        """Begin a task. With `node`, that node holds its lease from the start. With `webhook`, the task has that push config.
 
-        With `webhook`, it is there from the first record on.
+        Raises `TaskExists`.
         """
         ...
 
     def begin(
         self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
     ) -> Delivered | None:
-        """`create`, without waiting for the disk: `stored` does, and raises what went wrong. What is written under the
-        lease comes after it, or not at all. None if the store would rather be waited for.
+        """`create`, without waiting for the disk: awaiting `stored` waits, and raises the error if it could not be written.
+        Records under the lease are written after it, or not at all. None if the store does not offer this now.
         """
         ...
 
     def deliver(
-        self,
-        task: str,
-        mail: Mail | Cancel,
-        *,
-        dedupe: str = "",
-        node: str = "",
-        webhook: StoredPushConfig | None = None,
+        self, task: str, mail: Mail | Cancel, **options: Unpack[DeliverOptions]
     ) -> Awaitable[Delivered]:
-        """Add mail and make the task claimable. With `node`, claim it if no node holds it. With `webhook`, `put` it.
+        """Add mail, and make the task claimable. With `node`, claim it if no node holds it. With `webhook`, add that push config.
 
         Raises `TaskNotFound`, and `TaskClosed` on a finished task.
         """
         ...
 
-    async def seen(self, dedupe: str) -> Delivered | None:
-        """What became of an earlier delivery with this key, in the last 24 hours."""
+    async def find_delivered(self, dedupe: str) -> Delivered | None:
+        """The delivery with this idempotency key in the last 24 hours; None if there was none."""
         ...
 
     def append(self, lease: Lease, records: Sequence[Record]) -> Awaitable[int]:
-        """Add output, numbered without a gap, all or none; return the last number. Raises `LeaseLost`.
+        """Add output, all records or none, and return the number of the last one. Raises `LeaseLost`.
 
-        If it is progress, this attempt is the first one again.
+        If one of them is progress, the attempts are counted from 1 again.
         """
         ...
 
     def settle(self, lease: Lease, records: Sequence[Record], *, mail: int) -> Awaitable[Snapshot | None]:
-        """`append`, and give the lease back: the task as it is then, or None if the store would have to read it.
+        """`append`, and give the lease back. Returns the task as it is then, or None if the store would have to read it.
 
         Raises `NewMail` (and writes nothing) if mail came after `mail`.
         """
@@ -160,8 +168,8 @@ class Log(Protocol):
     ) -> Awaitable[Sequence[Record]]:
         """The records after `after`, in order, at most `limit` of them. Raises `TaskNotFound`.
 
-        With `max_bytes`, it stops after the append that reaches so many (`size_of`). Fewer records than `limit` and fewer
-        bytes than `max_bytes` are all that there are: a reader waits then.
+        With `max_bytes`, it stops after the append that reaches that number (`size_of`). If there are fewer records than `limit`
+        and fewer bytes than `max_bytes`, the log ends there.
         """
         ...
 
@@ -172,66 +180,81 @@ class Log(Protocol):
     def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Awaitable[Snapshot]:
         """The log folded to its end. Raises `TaskNotFound`.
 
-        `wait_for_memory` is awaited, with the bytes of a large log, before that is read.
+        `wait_for_memory` is awaited with the bytes of a large log before the log is read.
         """
         ...
 
     def find(self, query: ListTasks, *, limit: int) -> Awaitable[FoundTasks]:
-        """Tasks by last status, newest first, ties by id. Raises `InvalidParams` for a cursor it did not make.
+        """Tasks by last status, newest first, ties by id. The query is checked (`ListTasks.check`).
+
+        Raises `InvalidParams` for a cursor it did not make.
 
         A page ends early when the logs of its tasks exceed `PAGE_BYTES`; it holds at least one.
         """
         ...
 
-    async def replies(
+    async def find_replies(
         self, context: str, *, after: tuple[str, str] | None, limit: int
     ) -> Sequence[tuple[str, str]]:
-        """The exchanges of a context that were answered with a bare message: when they began, and their ids. Newest first, ties by
+        """The tasks of a context that were answered with a bare message: when they began, and their ids. Newest first, ties by
         id, the largest first. `after` is the last of the page before."""
         ...
 
-    async def unfinished(self) -> int:
-        """How many tasks that peers can see are not finished. It costs the same however many there are."""
+    async def count_unfinished(self) -> int:
+        """How many tasks that peers can see are not finished. The cost does not depend on their number."""
         ...
+
+
+async def snapshot_at(log: Log, snapshot: Snapshot, seq: int) -> Snapshot:
+    """The task of `snapshot` as it was at record `seq`. Raises `TaskNotFound`."""
+    if snapshot.seq == seq:
+        return snapshot
+    task, then = snapshot.task_id, Snapshot(snapshot.scope, snapshot.task_id, snapshot.context_id)
+    while then.seq < seq:
+        records = await log.read(task, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES)
+        if not records:
+            raise TaskNotFound(task)  # purged meanwhile
+        then = then.after(records)
+    return then
 
 
 class Push(Protocol):
-    """Who sends notifications, as far as the engine needs to know."""
+    """The sender of push notifications."""
 
     async def check_config(self, call: Call, config: PushConfig) -> StoredPushConfig:
-        """The webhook for a config somebody asks for. Raises `InvalidParams` if we would not send there."""
+        """The config as it is stored. Raises `InvalidParams` if notifications may not be sent to its URL."""
         ...
 
     def show_config(self, webhook: StoredPushConfig) -> PushConfig:
-        """The config as its owner gave it, however it is kept. Raises `Unavailable`."""
+        """The config as its owner gave it. Raises `Unavailable`."""
         ...
 
     async def start(self) -> None: ...
 
     async def stop(self, drain: float) -> None:
-        """Send what can be sent in `drain` seconds; the rest is sent after the next start."""
+        """Send for `drain` seconds. The rest is sent after the next start."""
         ...
 
 
 class QuotaStore(Protocol):
-    """Small rows that nodes change together: what each holds of a quota (`observe/shared_quota.py`)."""
+    """Small rows that several nodes change: the parts of a quota that each holds (`observe/shared_quota.py`)."""
 
     @property
     def spans_machines(self) -> bool:
-        """Nodes of several machines use the store, so that no memory could count for all of them."""
+        """True if nodes of several machines use the store, so that no shared memory can count for all of them."""
         ...
 
     async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
-        """Replace a row, in one transaction, and return the answer. Raises `Unavailable`.
+        """Replace a row in one transaction, and return the result of `change`. Raises `Unavailable`.
 
-        `change` gets the bytes of the row, empty if there is none, and the time by the clock of the store. It returns the new
-        bytes, when the row may be forgotten, and the answer. It may run more than once.
+        `change` gets the bytes of the row, empty if there is none, and the time of the store's clock. It returns the new
+        bytes, the time from which the row may be deleted, and the result. It may run more than once.
         """
         ...
 
 
 class Store(Protocol):
-    """The system's view of every scope. Only runners use `claim`."""
+    """All scopes of a database, as the server sees them. Only runners use `claim`."""
 
     @property
     def persistent(self) -> bool:
@@ -263,18 +286,18 @@ class Store(Protocol):
     def scope(self, scope: Scope) -> Log: ...
 
     async def join(self, node: str, *, ttl: float) -> None:
-        """A process begins as `node`, and is alive for `ttl` seconds. A lease belongs to a node, and lapses with it.
+        """Start as `node`, which is alive for `ttl` seconds. A lease belongs to a node, and lapses with it.
 
-        What an earlier process of this name held can be claimed at once.
+        Tasks that an earlier process of this name held can be claimed at once.
         """
         ...
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
-        """Stay alive for `ttl` seconds from now, and return what the node still holds."""
+        """The heartbeat: stay alive for `ttl` seconds from now, and return the leases that the node still holds."""
         ...
 
     async def leave(self, node: str) -> None:
-        """The node is gone: whatever it held can be claimed at once."""
+        """Stop as `node`: the tasks that it held can be claimed at once."""
         ...
 
     async def claim(
@@ -282,63 +305,67 @@ class Store(Protocol):
         node: str,
         *,
         limit: int,
-        fits: Callable[[Scope], bool] | None = None,
-        takes_over: Callable[[], bool] | None = None,
+        serves: Callable[[Scope], bool] | None = None,
+        may_take_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
         """Take up to `limit` tasks that have work and that no live node holds. The fence of each rises.
 
-        What `node` holds it keeps, also if its own lease has lapsed: the transaction that claims renews that lease.
-        `fits`: only those of such scopes. Others are left alone, however many they are.
-        `takes_over` is asked inside the transaction: False leaves alone what nodes hold whose leases have lapsed. So does
-        a `node` whose own lease has lapsed: it cannot tell whether the others stood still or the database did.
+        `node` keeps the tasks that it holds, also if its heartbeat was late: the transaction that claims renews its leases.
+        `serves`: only tasks of these scopes are claimed. `may_take_over` is called inside the transaction. If it returns
+        False, tasks of nodes whose leases have lapsed are not claimed. They are not claimed either if the leases of
+        `node` itself have lapsed: then the database may have stopped, and not the other nodes.
         """
         ...
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
-        """Give a task back unfinished; it can be claimed at once. Unless it `failed`, that was no attempt."""
+        """Give a task back unfinished: it can be claimed at once. The attempt counts only if it `failed`."""
         ...
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
-        """Forget up to `limit` finished tasks whose last status is older than `before`; return how many.
+        """Delete up to `limit` finished tasks whose last status is older than `before`; return how many.
 
-        With `unfinished`, those that are not finished, and that no node runs. A task with a webhook that is still to be
-        notified stays. Its log may go later, piece by piece (`tidy`).
+        With `unfinished`, those that are not finished and that no node runs. A task with a webhook that is still to be
+        notified stays. Logs may be deleted later, piece by piece (`tidy`).
         """
         ...
 
     async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
-        """Forget up to `limit` tasks of a tenant that no node runs, finished or not, with their webhooks and idempotency keys.
+        """Delete up to `limit` tasks of a tenant that no node runs, finished or not, with their webhooks and idempotency keys.
 
-        Returns how many, and whether there are tasks left. Logs may go later (`tidy`).
+        Returns how many, and whether there are tasks left. Logs may be deleted later (`tidy`).
         """
         ...
 
+    async def purge_tasks(self, tasks: Sequence[tuple[Scope, str]]) -> int:
+        """Delete those of these tasks that no node runs, in one transaction; return how many. Logs may be deleted later (`tidy`)."""
+        ...
+
     async def tidy(self) -> bool:
-        """One bounded piece of housekeeping: expired idempotency keys and quotas, logs of purged tasks, unused space of a file.
+        """Delete a bounded part of what is not needed: expired idempotency keys and quotas, logs of purged tasks, free pages.
 
         True if there is more to do.
         """
         ...
 
     def damage(self) -> str:
-        """What of the database cannot be read because it is damaged, in a sentence; empty if nothing is known to be."""
+        """A sentence about damaged data that cannot be read; empty if no damage is known."""
         ...
 
-    def waiting(self) -> int:
-        """How many tasks have work that no node has taken up."""
+    def count_unclaimed(self) -> int:
+        """How many tasks have work and no node; at a store of several nodes, as of the last heartbeat."""
         ...
 
-    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        """`waiting`, of such scopes, and as it is now."""
+    async def count_unclaimed_of(self, serves: Callable[[Scope], bool]) -> int:
+        """How many tasks of these scopes have work and no node now."""
         ...
 
-    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
-        """Of readers of logs (whose task, which one, the last record they know), those for whom there is more, by their
-        places. Those whose task is gone are among them; those that only this process could have news for need not be."""
+    async def find_behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+        """The places in `cursors` (scope, task, last record that a reader knows) whose log has more records, or whose task was
+        deleted. Records that this process wrote need not count."""
         ...
 
     def time_commits(self, report: Callable[[float], None]) -> None:
-        """Before `open`: call `report` with how long each transaction took, in seconds."""
+        """Before `open`: have `report` called with the seconds of each transaction."""
         ...
 
 
@@ -349,13 +376,13 @@ class Bus(Protocol):
     """Says *when* to look at a log, never *what* is in it.
 
     Delivery is best effort. Readers poll as well, so a bus that drops every message makes the system slower, not
-    wrong. Records that ride along are a shortcut for readers in the same process.
+    wrong. `records` are for readers of the same process, which then need not read the log.
     """
 
     def wake(self, topic: str, records: Sequence[Record] = ()) -> None: ...
 
     def wake_all(self) -> None:
-        """Something happened that we know no more about: wake all who listen here."""
+        """Wake all listeners of this process: something happened, and it is not known what."""
         ...
 
     def listen(self, topic: str, woken: Woken) -> AbstractContextManager[None]:
@@ -382,7 +409,7 @@ class Peers(Protocol):
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who did what to which task, and how it ended: `OK`, or the reason of the error."""
+    """An operation of a caller on a task, and its outcome: `OK`, or the reason of the error."""
 
     at: str
     operation: str
@@ -395,46 +422,48 @@ class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""
     id: int = 0
     hash: str = ""
-    """Of this entry and, through the one before it, of all that came before; in stores that outlive a process."""
+    """The hash of this entry and of the hash before it, so of all entries before; in persistent stores."""
+
+
+class AuditQuery(TypedDict, total=False):
+    """Which entries of the audit log. An empty value does not filter, except for `tenant`: there None does not filter."""
+
+    tenant: str | None
+    principal: str
+    task: str
+    operation: str
+    since: str
+    before: int
+    """Only entries with a smaller id: for the next page."""
 
 
 class Audit(Protocol):
-    """What was done, in order. Nothing is ever changed or taken out but by age."""
+    """The audit log. Entries never change, and are deleted only by age."""
 
     def record(self, entry: AuditEntry) -> None:
-        """Add an entry. It joins the next commit; nobody waits for it."""
+        """Add an entry to the next commit. Does not wait."""
         ...
 
-    async def entries(
-        self,
-        *,
-        tenant: str | None = None,
-        principal: str = "",
-        task: str = "",
-        operation: str = "",
-        since: str = "",
-        before: int = 0,
-        limit: int = 100,
-    ) -> Sequence[AuditEntry]:
-        """Newest first; `before` an entry's id goes on from there."""
+    async def entries(self, *, limit: int = 100, **query: Unpack[AuditQuery]) -> Sequence[AuditEntry]:
+        """Newest first."""
         ...
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
-        """Take out up to `limit` entries, oldest first, up to the first that is not older than `before`: what they were.
+        """Delete up to `limit` entries that are older than `before`, oldest first, and return them.
 
-        The newest always stays: the next one follows from it.
+        The newest entry always stays, because the hash of the next one needs it.
         """
         ...
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True, gc=False):
-    """The row of a task, and the beginning of its log: what a list of tasks shows."""
+    """The row of a task, and the beginning of its log, for a list of tasks."""
 
     scope: Scope
     id: str
     context: str
     key: int
-    """The store's own name for the task."""
+    """The store's key of the task."""
     seq: int
     size: int
     """Bytes of its log."""
@@ -457,10 +486,10 @@ class TaskInfo(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskQuery(Struct, frozen=True, kw_only=True):
-    """Which tasks of all scopes. None and an empty string filter nothing."""
+    """Which tasks of all scopes. None and an empty string do not filter."""
 
     tenant: str | None = None
-    """Of one tenant: and only what its peers can see."""
+    """Only tasks of this tenant that peers can see."""
     agent: str | None = None
     owner: str | None = None
     states: frozenset[TaskState] = frozenset()
@@ -470,13 +499,13 @@ class TaskQuery(Struct, frozen=True, kw_only=True):
     until: str = ""
     """The first `updated` that is not wanted."""
     before: tuple[str, int] | None = None
-    """`(updated, key)` after which a page goes on."""
+    """`(updated, key)` of the last task of the page before."""
 
 
 class FoundInfos(Struct, frozen=True):
     tasks: Sequence[TaskInfo]
     next: tuple[str, int] | None
-    """Where the next page goes on; None on the last."""
+    """`before` of the next page; None on the last."""
 
 
 class NodeInfo(Struct, frozen=True, kw_only=True):
@@ -487,7 +516,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 
 
 class TaskIndex(Protocol):
-    """Tasks of every scope, for operators. What peers ask goes through `Log`, which knows one scope."""
+    """Tasks of every scope, for operators. Peers use `Log`, which knows one scope."""
 
     async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
         """Tasks by `updated`, newest first, ties by key. A page may have fewer than `limit` tasks, or none, and a `next`:
@@ -503,7 +532,7 @@ class TaskIndex(Protocol):
         ...
 
     async def size(self, tenant: str) -> int:
-        """The bytes of the logs of all tasks of a tenant."""
+        """The bytes of the logs and the push configs of all tasks of a tenant."""
         ...
 
     async def nodes(self) -> Sequence[NodeInfo]:
@@ -512,20 +541,20 @@ class TaskIndex(Protocol):
 
 
 class RegisteredAgent(Struct, frozen=True, kw_only=True):
-    """An agent elsewhere that the operator put into the catalogue."""
+    """A remote agent that the operator added to the catalogue."""
 
     tenant: str = ""
-    """Who sees it on a hub; empty: every tenant."""
+    """The tenant of a hub that sees it; empty: every tenant."""
     name: str
     url: str
     due: float = 0.0
-    """When it is looked at again, in `time.time()` seconds."""
+    """When it is checked again, in `time.time()` seconds."""
     body: bytes = b"{}"
-    """What the catalogue knows of it, as JSON."""
+    """The data that the catalogue has about it, as JSON."""
 
 
 class SearchText(Struct, frozen=True, kw_only=True):
-    """What of an agent is searched."""
+    """The texts of an agent that are searched."""
 
     name: str = ""
     tags: str = ""
@@ -536,8 +565,8 @@ class SearchText(Struct, frozen=True, kw_only=True):
 class CatalogueStore(Protocol):
     """The agents that were registered, and the texts in which agents are searched.
 
-    A text has a name that stands for its content (a hash). So a text never changes, nodes that share a store cannot disagree
-    about it, and who may see an agent is for the caller to decide: it names the texts that are searched.
+    The name of a text is a hash of its content. So a text never changes, and nodes that share a store cannot disagree about it.
+    The caller decides who may see an agent: it names the texts that are searched.
     """
 
     async def registered(self) -> Sequence[RegisteredAgent]:
@@ -545,7 +574,7 @@ class CatalogueStore(Protocol):
         ...
 
     async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
-        """Add an agent. False, and nothing changes, if its name is taken or there are `limit` already."""
+        """Add an agent. False if its name is taken, or if there are `limit` agents already."""
         ...
 
     async def unregister(self, tenant: str, name: str) -> bool:
@@ -553,20 +582,20 @@ class CatalogueStore(Protocol):
         ...
 
     async def take_due(self, now: float, until: float, *, limit: int) -> Sequence[RegisteredAgent]:
-        """Up to `limit` agents that are due, those first that wait longest; they are due again at `until`. Each is taken by one
-        caller, whichever node asks."""
+        """Up to `limit` agents that are due, longest due first. They are due again at `until`. Of several nodes that call this, one
+        gets each agent."""
         ...
 
     async def update(self, agent: RegisteredAgent) -> bool:
-        """Set `due` and `body` of an agent that still has this name and URL. False if it has not."""
+        """Set `due` and `body` of the agent with this name and URL. False if there is none."""
         ...
 
     async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
-        """Have these texts searchable, and remember that they are in use."""
+        """Make these texts searchable, and store that they are in use `now`."""
         ...
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
-        """Of the texts `among` these, those with a word of the query, best first, each with its score from 0 to 1.
+        """The texts `among` these that have a word of the query, best first, each with its score from 0 to 1.
 
         Each word of the query counts by the heaviest member that has it (`SEARCH_WEIGHTS`); the score is the mean over the
         words. It depends on no other text. Words are compared by their stems, and by their beginnings.
@@ -574,19 +603,9 @@ class CatalogueStore(Protocol):
         ...
 
     async def forget_texts(self, before: float) -> int:
-        """Delete the texts that were not in use since; return how many."""
+        """Delete the texts that were last in use before this time; return how many."""
         ...
 
 
 SEARCH_WEIGHTS = {"name": 1.0, "tags": 0.8, "skills": 0.8, "about": 0.5}
 """How much a word of a query counts, by the member of `SearchText` that has it."""
-
-HEAD_BYTES = 4 << 10
-SCAN_TASKS = 10_000
-
-
-PAGE_BYTES = 4 << 20
-"""Bytes of the logs that a page of `Log.find` is made from. A single task may be larger."""
-
-MAIL_TOPIC = "mail"
-"""The topic on which runners hear that something can be claimed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -20,7 +20,7 @@ MAX_PUSH_CONFIGS = 16
 _BEGAN = time.time() - time.monotonic()
 
 
-def now() -> float:
+def steady_time() -> float:
     """The time of day at the start of the process plus the monotonic time since: setting the clock does not delay deliveries."""
     return _BEGAN + time.monotonic()
 
@@ -32,9 +32,36 @@ class StoredPushConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dialect: str = "1.0"
     uid: str = ""
     """The prefix of its delivery ids. It stays the same when the config is replaced."""
+    generation: int | None = None
+    """Which of the caller's successive tokens set it, where that is counted (`Principal`)."""
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+class PushRow(Struct, frozen=True, kw_only=True):
+    """How far a push config was delivered, and the node that delivers. It is due while `cursor < last`."""
+
+    cursor: int
+    """The last record that was delivered."""
+    last: int
+    """The last record to deliver."""
+    node: str = ""
+    """The node that holds it; empty if none does."""
+    fence: int = 0
+    attempt: int = 0
+    """How often delivery of the next notification failed."""
+    since: float = 0.0
+    """When it first failed, by `steady_time`."""
+    at: float = 0.0
+    """The time of the next attempt, by `steady_time`."""
+    error: str = ""
+    dead: bool = False
+    """Delivery was given up. Later records wait for `redeliver`."""
+
+    @property
+    def due(self) -> bool:
+        return self.cursor < self.last and not self.dead
+
+
+class Delivery(PushRow, frozen=True, kw_only=True):
     """A webhook and its cursor. The node that claimed it may send, until another node claims it with a higher `fence`."""
 
     key: int
@@ -42,20 +69,6 @@ class Delivery(Struct, frozen=True, kw_only=True):
     scope: Scope
     task: str
     webhook: StoredPushConfig
-    cursor: int
-    """The last record that was delivered."""
-    last: int
-    """The last record to deliver."""
-    fence: int = 0
-    attempt: int = 0
-    """How often delivery of the next notification failed."""
-    since: float = 0.0
-    """When it first failed, by `now`."""
-    at: float = 0.0
-    """The time of the next attempt, by `now`."""
-    error: str = ""
-    dead: bool = False
-    """Delivery was given up. Later records wait for `redeliver`."""
 
 
 class PushConfigStore(Protocol):
@@ -78,6 +91,15 @@ class PushConfigStore(Protocol):
         ...
 
 
+class ReleaseOptions(TypedDict, total=False):
+    retry_in: float
+    """Seconds until the next attempt."""
+    error: str
+    """Why the attempt failed; empty if it did not."""
+    dead: bool
+    """Delivery is given up."""
+
+
 class PushQueue(Protocol):
     """Deliveries that are due. Only push senders use it.
 
@@ -96,22 +118,11 @@ class PushQueue(Protocol):
         """Records up to `cursor` were delivered. Raises `LeaseLost` if the caller does not hold the webhook."""
         ...
 
-    async def release(
-        self,
-        delivery: Delivery,
-        cursor: int,
-        *,
-        retry_in: float = 0.0,
-        error: str = "",
-        dead: bool = False,
-    ) -> None:
-        """`advance`, and release the webhook. With `error` the attempt failed, and the next one is in `retry_in` seconds.
-
-        `dead`: delivery is given up. Does nothing if the caller does not hold the webhook.
-        """
+    async def release(self, delivery: Delivery, cursor: int, **options: Unpack[ReleaseOptions]) -> None:
+        """`advance`, and release the webhook. Does nothing if the caller does not hold it."""
         ...
 
-    async def when(self) -> float | None:
+    async def next_due(self) -> float | None:
         """The time at which the next webhook that no node holds is due; None if there is none."""
         ...
 
@@ -120,13 +131,13 @@ class PushQueue(Protocol):
         ...
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
-        """What is not told yet, oldest webhook first; only what was given up, if `dead`."""
+        """Webhooks with notifications that are not delivered yet, oldest first. With `dead`, only those that were given up."""
         ...
 
     async def browse(
         self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
     ) -> Sequence[Delivery]:
-        """Webhooks by key, after `after`, whether there is something to tell them or not; those of one task, with `of`."""
+        """All webhooks by key, after `after`; with `of`, those of one task."""
         ...
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:

@@ -1,12 +1,11 @@
-"""The record of one turn: what the log holds of it, and what this run of the agent's function adds.
+"""The record of one turn: the part of the log that belongs to it, and what this run of the agent's function adds.
 
-A function that was interrupted runs again from the top. It finds here what it did before: the results of its steps, the
-answers to its questions, the status updates, notes and artifacts that peers have seen. What is on record is not done or
-written again.
+A function that was interrupted runs again from the top. The record has what it did before: the results of its steps, the
+answers to its questions, the status updates, notes and artifacts that peers have seen. None of these is done or written again.
 
-A step begins when the message that asks for it is on disk, and while this node's lease is known to be valid: otherwise
-another node may have done it. A step is known by its key. A question is known by its key, else by its text. The first
-message after a question answers it, and answers no other question, also when the function that runs again asks others.
+A step begins only when the message of the turn is on disk, and while this node's lease is known to be valid: otherwise
+another node may have done the step. A step is identified by its key, a question by its key or its text. The first message
+after a question is the answer to it, and to no other question, also if the function asks other questions when it runs again.
 """
 
 from __future__ import annotations
@@ -19,25 +18,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.engine.artifact_writer import ArtifactWriter
 from dragoman.engine.journal import Journal
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.records import (
-    ArtifactInProgress,
-    Child,
-    Differs,
-    Mail,
-    Note,
-    Question,
-    Record,
-    Snapshot,
-    Step,
-    TurnStarted,
-)
+from dragoman.engine.records import Child, Differs, Mail, Note, Question, Record, Step
+from dragoman.engine.snapshot import ArtifactInProgress, Snapshot
 from dragoman.model.content import (
     NOTHING,
     Artifact,
@@ -52,30 +42,32 @@ from dragoman.model.content import (
 )
 from dragoman.model.ids import timestamp
 from dragoman.model.questions import Answers, Ask, describe, hint_for, read_answer, with_questions
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskState, TaskStatus
+from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 from dragoman.model.usage import USAGE, TaskUsage, TokenUsage, usage_of_called, with_called
 from dragoman.model.values import Unfit, decode_result
 
 logger = logging.getLogger("dragoman.turn")
 
 MAX_RECORDED_QUESTION_CHARACTERS = 200
+"""Of a question's text in the log. It is for readers of the log only."""
 _NULL = msgspec.Raw(b"null")
+_NO_PARTS = (Part(text=""),)
+"""Of a message without any: A2A wants at least one."""
 
-Outcome = tuple[TaskState, Message | None, dict[str, Any]]
-"""How a turn ends: the state of the task, the message of its status, and metadata."""
-_COMPLETED: Outcome = (TaskState.COMPLETED, None, {})
+TurnEnd = tuple[TaskState, Message | None, dict[str, Any]]
+"""The status with which a turn ends: the state of the task, the message, and metadata."""
+_COMPLETED: TurnEnd = (TaskState.COMPLETED, None, {})
 
 
 MAX_BACKOFF_SECONDS = 60.0
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How a step that fails is repeated."""
+    """How often and when a step that fails is repeated."""
 
     retries: int = 0
-    """How often it is repeated."""
     backoff: float = 1.0
-    """Seconds before the first repetition. Each further one waits twice as long, up to a minute."""
+    """Seconds before the first repetition. Each further one waits twice as long, up to `MAX_BACKOFF_SECONDS`."""
     timeout: float | None = None
     """Seconds that one attempt may take."""
 
@@ -95,37 +87,47 @@ ONCE = Retries()
 
 
 class Diverged(Exception):
-    """A turn that runs again cannot use what is on record. The task fails, and the log says why."""
+    """A turn that runs again cannot use a recorded result. The task fails, and the program's log has the reason."""
 
 
 class Parked(BaseException):
-    """Unwinds the function; the turn goes on when the answer comes. Not an `Exception`: agent code must let it pass."""
+    """Unwinds the function of a turn that waits for an answer. Not an `Exception`: agent code must not catch it."""
+
+
+class _RunningStep(NamedTuple):
+    began: float
+    calls: list[str]
+    """Calls of other agents that were made meanwhile, by key."""
 
 
 class Recorded:
-    """The record of one turn. `Turn` is what agent code sees of it."""
+    """The record of one turn. `Turn` is its interface for agent code."""
 
-    __slots__ = ("_confirmed", "_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
-                 "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "artifacts", "begins_at", "cancelled", "children",
-                 "context_id", "final", "handed_out", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "task_id", "used", "used_by_called", "used_now", "version", "visible", "writers")  # fmt: skip
+    __slots__ = ("_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
+                 "_steps_used", "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_wait_for_heartbeat", "artifacts", "begins_at", "cancelled", "children",
+                 "context_id", "final", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
+                 "steps", "streamed_piece", "task_id", "used", "used_by_called", "used_now", "version", "visible", "writers")  # fmt: skip
 
     def __init__(
         self,
         journal: Journal,
         *,
-        resume: bool = False,
-        stored: Awaitable[object] | None = None,
-        confirmed: Callable[[], Awaitable[None]] | None = None,
-        version: str = "",
+        resume: bool,
+        version: str,
+        stored: Awaitable[object] | None,
+        wait_for_heartbeat: Callable[[], Awaitable[None]],
     ) -> None:
-        """`version`: of the agent's code, for a turn that begins. `stored`: done when the message is on disk; None if it is. `confirmed` waits until this node's lease is known to
-        be valid."""
+        """Read what is on record. The caller writes the records with which a turn begins.
+
+        `resume`: the turn began before, and was interrupted; otherwise it begins with the oldest message that no turn has read.
+        `version`: of the agent's code, for a turn that begins. `stored`: done when the message is on disk; None if it is on disk
+        already. `wait_for_heartbeat` waits until the lease of this node is known to be valid.
+        """
         snapshot = journal.loaded
         self.journal = journal
         self.scope, self.task_id, self.context_id = snapshot.scope, snapshot.task_id, snapshot.context_id
         self.cancelled = snapshot.canceling is not None
-        self._stored, self._confirmed = stored, confirmed
+        self._stored, self._wait_for_heartbeat = stored, wait_for_heartbeat
         self.steps: dict[str, Step] = {}
         self.children: dict[str, Child] = {}
         """Calls of other agents that have begun, by key."""
@@ -135,62 +137,62 @@ class Recorded:
         self._status_message_ids: frozenset[str] = frozenset()
         self._noted: Counter[bytes] | None = None
         self._usage: Counter[bytes] | None = None
-        """The usage that is on record, until this run reports it, too."""
+        """Usage on record that this run has not reported again yet."""
         self.used: TaskUsage | None = snapshot.used
-        """What the task used so far."""
+        """Tokens and money that the task used so far."""
         self.used_by_called = dict(snapshot.used_by_called or {})
-        """What called agents said last that their tasks used, by task and currency."""
+        """The last usage that each called agent reported, by task and currency."""
         self.used_now: list[TokenUsage] | None = None
-        """What this run added to it."""
+        """The usage that this run added to the record."""
         self._uncalled: frozenset[str] = frozenset()
         """Calls on record that this run has not made yet."""
         self._unasked: Question | None = None
-        """The question that was asked last before this run, until this run asks it, too."""
+        """The last question of an earlier run, until this run asks it again."""
         self.writers: dict[str, ArtifactWriter] = {}
-        """By key. Each holds us."""
-        self._steps_running: dict[str, float] = {}
+        """By key."""
+        self._steps_running: dict[str, _RunningStep] = {}
+        self._steps_used: dict[str, int] = {}
+        """How often this run used the result of each step."""
         self._message_count = 0
         self._used_keys: dict[str, int] = {}
-        """How often this run asked each question and made each call that has no key of its own."""
-        self.parked: Outcome | None = None
-        """What the function asked and nobody has answered. Then the turn waits, whatever the function made of it."""
+        """How often this run asked each question and made each call without a key of its own."""
+        self.parked: TurnEnd | None = None
+        """The status of a question without an answer. The turn waits for the answer, also if the function caught `Parked`."""
         self.question: Question | None = None
-        """Which question `parked` is."""
+        """The identity of the question in `parked`."""
         self.reply: Message | None = None
-        """What a `reply` skill answered."""
-        self.handed_out: Any = None
-        """The last piece of a streaming step, which has been sent: if the skill yields it, it is not sent again."""
+        """The bare Message with which a `reply` skill answered."""
+        self.streamed_piece: Any = None
+        """The last piece that a streaming step sent and returned: if the skill yields it, it is not sent again."""
         self.rewound = False
-        """An artifact was set back, and may have nothing in the place of what was withdrawn."""
-        self.final: Outcome = _COMPLETED
-        """How the task ends if the function returns."""
+        """Chunks of an artifact were withdrawn, and perhaps not replaced."""
+        self.final: TurnEnd = _COMPLETED
+        """The status with which the turn ends if the function returns."""
         self.visible = not snapshot.hidden
         """Peers see a task. Until then the answer may still be a bare Message."""
+        self.n: int
+        """The number of the turn in its task, from 1."""
         self.mail: Mail
-        self.version: str
-        """The version of the agent's code that began the turn."""
+        """The message that the turn answers."""
         self.begins_at: int
         """The record of `mail`."""
+        self.read: int
+        """The last message that the turn has read."""
+        self.version: str
+        """The version of the agent's code that began the turn."""
         self.resumed = resume
         """An earlier run of this turn was interrupted."""
-        if not resume:
+        if resume:
+            self._read_earlier_run(snapshot)
+        else:
             unread = snapshot.first_unread
             assert unread is not None
-            self.read, self.mail = unread
-            self.begins_at = self.read
-            self.n = snapshot.turn + 1
-            self.version = version
-            journal.put(Record("turn", TurnStarted(n=self.n, mail=self.read, version=version)))
-        else:
-            seq, self.mail = next((s, m) for s, m in snapshot.mails if s == snapshot.answering)
-            self.begins_at, self.version = seq, snapshot.version
-            self.n, self.read = snapshot.turn, max(seq, snapshot.read)
-        if self.visible and snapshot.status.state is not TaskState.WORKING:
-            journal.put(self.status_record(TaskState.WORKING))
-        if resume:
-            self._resume(snapshot)
+            self.begins_at, self.mail = unread
+            self.n, self.read, self.version = snapshot.turn + 1, self.begins_at, version
 
-    def _resume(self, snapshot: Snapshot) -> None:
+    def _read_earlier_run(self, snapshot: Snapshot) -> None:
+        self.begins_at, self.mail = next((n, mail) for n, mail in snapshot.mails if n == snapshot.answering)
+        self.n, self.read, self.version = snapshot.turn, max(self.begins_at, snapshot.read), snapshot.version
         self.steps.update(snapshot.steps)
         self.children.update(snapshot.children)
         self.artifacts = {id: a for id, a in snapshot.artifacts.items() if a.turn == snapshot.turn}
@@ -201,14 +203,21 @@ class Recorded:
         self._noted = Counter(msgspec.json.encode(note) for note in snapshot.notes)
         if snapshot.usage:
             self._usage = Counter(map(msgspec.json.encode, snapshot.usage))
-        self._uncalled = frozenset(key for key in (*self.children, *self.steps) if key.startswith("call/"))
+        calls = {key for key in (*self.children, *self.steps) if key.startswith("call/")}
+        self._uncalled = frozenset(calls.difference(*(step.calls for step in self.steps.values())))
+        if snapshot.asked is not None:
+            _, self._unasked = snapshot.asked
+
+    def answer_last_question(self) -> None:
+        """If the earlier run asked, and a message has come since, record it as the answer."""
+        snapshot = self.journal.loaded
         if snapshot.asked is None:
             return
-        seq, self._unasked = snapshot.asked
-        if self._unasked.key not in self.steps:
+        seq, asked = snapshot.asked
+        if asked.key not in self.steps:
             after = max(seq, self.read)
             if (mail := next((n for n, _ in snapshot.mails if n > after), None)) is not None:
-                self._take_answer(self._unasked.key, mail)
+                self._take_answer(asked.key, mail)
 
     # -- messages, status updates, notes -----------------------------------------------------------------------
 
@@ -219,7 +228,7 @@ class Recorded:
             self.journal.put(self.status_record(TaskState.WORKING))
 
     def status(self, content: Any, metadata: dict[str, Any]) -> None:
-        """Add a status update, unless it comes next among those on record. After one that differs, all are added."""
+        """Add a status update, unless it is the next one on record. After one that differs, all are added."""
         self.show()
         message = self.message(content) if content else None
         record = self.journal.change(self.status_record(TaskState.WORKING, message, metadata))
@@ -227,7 +236,7 @@ class Recorded:
             update = record.body
             assert isinstance(update, StatusUpdate)
             parts = update.status.message.parts if update.status.message else None
-            for place, old in enumerate(self._status_updates, 1):  # a failed attempt may have left some
+            for place, old in enumerate(self._status_updates, 1):  # those of a failed attempt are skipped
                 if (
                     old.status.message.parts if old.status.message else None
                 ) == parts and old.metadata == update.metadata:
@@ -237,27 +246,20 @@ class Recorded:
         self.journal.put(record)
 
     def note(self, note: Note) -> None:
-        """Add a note, unless it is on record; each of those there counts once."""
-        if self._noted:
-            raw = msgspec.json.encode(note)
-            if self._noted[raw] > 0:
-                self._noted[raw] -= 1
-                return
-        self.journal.put(Record("note", note))
+        """Add a note, unless it is on record. Each recorded note counts once."""
+        if not _take_recorded(self._noted, note):
+            self.journal.put(Record("note", note))
 
     def add_usage(self, usage: TokenUsage) -> None:
-        """Add what a call of a model used, unless it is on record; each of those there counts once."""
-        if self._usage:
-            raw = msgspec.json.encode(usage)
-            if self._usage[raw] > 0:
-                self._usage[raw] -= 1
-                return
+        """Add what a call of a model used, unless it is on record. Each recorded entry counts once."""
+        if _take_recorded(self._usage, usage):
+            return
         self.journal.put(Record("usage", usage))
         self.used = (self.used or TaskUsage()).plus(usage)
         self.used_now = [*(self.used_now or ()), usage]
 
     def add_usage_of_called(self, task: str, used: TaskUsage | None) -> None:
-        """Add what a called agent says that its task used so far, unless it said the same before."""
+        """Add the usage that a called agent reports for its task so far, unless it reported the same before."""
         for entry in usage_of_called(task, used) if used is not None else ():
             if self.used_by_called.get((task, entry.currency)) != entry:
                 self.used_by_called[task, entry.currency] = entry
@@ -279,14 +281,14 @@ class Recorded:
             key = str(self._message_count)
         task = self.task_id if self.visible else ""
         if isinstance(content, Message):
-            parts = tuple(part_of(part) for part in content.parts)
+            parts = tuple(part_of(part) for part in content.parts) or _NO_PARTS
             return checked(
                 replace(content, role=Role.AGENT, parts=parts, task_id=task, context_id=self.context_id)
             )
         return Message(
             message_id=f"{self.task_id}-{self.n}-{key}",
             role=Role.AGENT,
-            parts=parts_of(content),
+            parts=parts_of(content) or _NO_PARTS,
             task_id=task,
             context_id=self.context_id,
         )
@@ -300,13 +302,19 @@ class Recorded:
     ) -> Record:
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata is a dict, not {metadata!r}")
-        if self.used is not None and state.over:
+        if self.used is not None and state.settled:
             metadata = self.with_usage(metadata)
         status = TaskStatus(state=state, message=message, timestamp=timestamp())
         update = StatusUpdate(
             task_id=self.task_id, context_id=self.context_id, status=status, metadata=metadata or NOTHING
         )
         return Record(kind, update)
+
+    def reply_record(self, reply: Message) -> Record:
+        """The record of a bare Message."""
+        if self.used is not None:
+            reply = replace(reply, metadata=self.with_usage(reply.metadata))
+        return Record("reply", reply)
 
     def artifact(
         self,
@@ -340,12 +348,17 @@ class Recorded:
             ):
                 head = known.head.extended_by(head)
                 before = tuple(known.parts[: recorded.before] if recorded else known.parts)
-            writer = self.writers[key] = ArtifactWriter(self, head, recorded, media_type, before)
+            writer = self.writers[key] = ArtifactWriter(self.journal, head, recorded, media_type, before)
         return writer
 
     def writer(self, name: str) -> ArtifactWriter:
         """The artifact `name` of this turn."""
         return self.writers.get(name) or self.artifact(name, "", "", "", None, (), append=False)
+
+    def rewind(self, writer: ArtifactWriter, parts: tuple[Part, ...]) -> None:
+        """Withdraw what an artifact got since its `mark` returned `parts`."""
+        writer.rewind(parts)
+        self.rewound = True
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -357,10 +370,10 @@ class Recorded:
         kw: Mapping[str, Any],
         retries: Retries = ONCE,
     ) -> Any:
-        """The recorded result of step `key`, or that of `work(*args, **kw)`, which is then recorded.
+        """The recorded result of step `key`, or the result of `work(*args, **kw)`, which is then recorded.
 
-        A re-run that has another function under the same key gets what is on record, because work that must happen once
-        may not happen twice for a new name.
+        If another function has the same key in a re-run, it gets the recorded result: work that must happen once may not
+        happen again because its function was renamed.
         """
         if not isinstance(key, str):
             raise TypeError(f"a step's key is text, not {key!r}")
@@ -371,6 +384,7 @@ class Recorded:
         function = name_of(work)
         if (step := self.steps.get(key)) is not None:
             self.check_function(step, function)
+            self._report_second_use(key)
             try:
                 return decode_result(step.value, work)
             except (msgspec.ValidationError, Unfit) as error:
@@ -384,18 +398,24 @@ class Recorded:
                 attempt += 1
                 await self.may_begin()
                 try:
-                    if retries.timeout is None:
+                    async with asyncio.timeout(retries.timeout):
                         outcome = work(*args, **kw)
                         value = await outcome if isinstance(outcome, Awaitable) else outcome
-                    else:
-                        async with asyncio.timeout(retries.timeout):
-                            outcome = work(*args, **kw)
-                            value = await outcome if isinstance(outcome, Awaitable) else outcome
                     break
                 except Exception as error:
                     await retries.pause(attempt, error, self.task_id, key)
-            await self.record(key, value, function)
+            await self.record_step(key, value, function)
+        self._steps_used[key] = 1
         return value
+
+    def _report_second_use(self, key: str) -> None:
+        """Warn if this run uses a step again: in a loop, perhaps, in which every step has the same key."""
+        used = self._steps_used[key] = self._steps_used.get(key, 0) + 1
+        if used == 2:
+            logger.warning(
+                "task %s: step %r is used twice in a turn and returns the first result: give each step its own key",
+                self.task_id, key,
+            )  # fmt: skip
 
     def check_function(self, step: Step, function: str) -> None:
         """Report a recorded step whose function has another name now."""
@@ -404,19 +424,19 @@ class Recorded:
 
     @contextmanager
     def running(self, key: str) -> Iterator[None]:
-        """While step `key` is being done. Raises if it is already."""
+        """Surrounds the work of step `key`. Raises `RuntimeError` if that step runs already."""
         if key in self._steps_running:
-            raise RuntimeError(f"step {key!r} is being done: give each step of a turn its own key")
-        self._steps_running[key] = time.monotonic()
+            raise RuntimeError(f"step {key!r} runs already: give each step of a turn its own key")
+        self._steps_running[key] = _RunningStep(time.monotonic(), [])
         try:
             yield
         finally:
             self._steps_running.pop(key, None)
 
     async def may_begin(self) -> None:
-        """Wait until work may begin whose result is recorded. Raises `LeaseLost` if another node has the task.
+        """Wait until work whose result is recorded may begin. Raises `LeaseLost` if another node has the task.
 
-        Call it right before the work: a process that is stopped in between, and goes on later, does not look again.
+        Call it right before the work: if the process is paused in between, the lease is not checked again.
         """
         if self._stored is not None:
             try:
@@ -424,19 +444,19 @@ class Recorded:
             except Exception:
                 raise LeaseLost(self.task_id) from None
             self._stored = None
-        if self._confirmed is not None:
-            await self._confirmed()
-        if self.journal.dead:
+        await self._wait_for_heartbeat()
+        if self.journal.closed:
             raise LeaseLost(self.task_id)
 
-    async def record(self, key: str, value: Any, function: str = "") -> None:
+    async def record_step(self, key: str, value: Any, function: str = "") -> None:
         """Record the result of a step; it is on disk when this returns."""
-        began = self._steps_running.get(key)
+        running = self._steps_running.get(key)
         step = Step(
             key=key,
             value=msgspec.Raw(msgspec.json.encode(plain(value))),
             function=function,
-            took=0.0 if began is None else round(time.monotonic() - began, 4),
+            took=0.0 if running is None else round(time.monotonic() - running.began, 4),
+            calls=() if running is None else tuple(running.calls),
         )
         self.steps[key] = step
         await self.commit(Record("step", step))
@@ -459,9 +479,9 @@ class Recorded:
         *,
         fresh: bool = False,
     ) -> Any:
-        """The answer to `question`, as a `kind`. One that does not fit is asked for again. Raises `Parked`.
+        """The answer to `question`, as a `kind`. If an answer does not fit, the question is asked again. Raises `Parked`.
 
-        `fresh`: a message that came before the question was asked is no answer to it, and is passed over.
+        `fresh`: messages that came before the question was asked do not answer it, and are skipped.
         """
         text = _identity(question)
         key = self._key_of_question(key, text)
@@ -489,7 +509,7 @@ class Recorded:
     async def ask_all(
         self, state: TaskState, questions: Mapping[str, Ask], key: str, metadata: dict[str, Any]
     ) -> dict[str, Any]:
-        """The answers to several questions, by key. What has no answer is asked for again. Raises `Parked`."""
+        """The answers to several questions, by key. Questions without an answer are asked again. Raises `Parked`."""
         answers = Answers(questions)
         text = "\n".join(f"{name}: {ask.text}" for name, ask in questions.items())
         key = self._key_of_question(key, text)
@@ -506,7 +526,7 @@ class Recorded:
         return {name: answers.values[name] for name in questions}
 
     def _key_of_question(self, key: str, text: str) -> str:
-        """What a question is recorded under: its key, else its text."""
+        """The key under which a question is recorded: its own, or a hash of its text."""
         if not isinstance(key, str):
             raise TypeError(f"a question's key is text, not {key!r}")
         return f"ask/{key}" if key else self.count_key(f"ask/{digest(text.encode())}")
@@ -523,9 +543,9 @@ class Recorded:
         *,
         fresh: bool = False,
     ) -> None:
-        """Ask `content`, and what `read` returns for an answer, until it returns None. Raises `Parked`.
+        """Ask `content`, then whatever `read` returns for the answer, until it returns None. Raises `Parked`.
 
-        `make` makes the message of what is asked. `text` is the text by which the question is known.
+        `make` makes the message of the question. `text` is the text that identifies it.
         """
         self.show()
         attempt = 0
@@ -537,14 +557,13 @@ class Recorded:
             step = self.steps.get(this)
             if step is None:
                 unread = [seq for seq, _ in self.journal.loaded.mails if seq > self.read]
-                if unread and (
-                    fresh or self._unasked is not None
-                ):  # their senders saw no or another question
+                # Messages that came before this question was asked do not answer it.
+                if unread and (fresh or self._unasked is not None):
                     for seq in unread:
                         self._take_answer(f"mail/{seq}", seq)
                     unread = []
                 if not unread:
-                    if self.parked is None:  # of several at once, the first is asked first
+                    if self.parked is None:  # of several questions at the same time, the first is asked
                         self.question = Question(key=this, text=text[:MAX_RECORDED_QUESTION_CHARACTERS])
                         self.parked = (state, make(content, this.replace("/", "-")), metadata)
                     raise Parked
@@ -563,18 +582,29 @@ class Recorded:
     # -- keys --------------------------------------------------------------------------------------------------
 
     def count_key(self, key: str) -> str:
-        """`key`, and from the second use on its number."""
+        """`key`; from its second use on, with a number."""
         self._used_keys[key] = n = self._used_keys.get(key, 0) + 1
         return key if n == 1 else f"{key}#{n}"
 
-    def call_made(self, key: str) -> None:
-        """This run makes the call `key`, which may be on record."""
+    def note_call(self, key: str) -> None:
+        """Note that this run makes the call `key`, which may be on record."""
         self._uncalled -= {key}
+        for step in self._steps_running.values():
+            step.calls.append(key)
+
+    def has_answer(self, key: str) -> bool:
+        """True if an earlier run asked question `key`, and got an answer."""
+        return f"ask/{key}" in self.steps
+
+    def skip_question(self, key: str) -> None:
+        """Note that this run does not ask question `key` again, because the step that its answer decided is on record."""
+        if self._unasked is not None and f"{self._unasked.key}/".startswith(f"ask/{key}/"):
+            self._unasked = None
 
     # -- the end of a run --------------------------------------------------------------------------------------
 
     def report_differences(self) -> None:
-        """Report what this run, now at its end or at a question, did not do again of what is on record."""
+        """At the end of a run or at a question: report recorded questions and calls that this run did not repeat."""
         if self._unasked is not None and self._unasked.key in self.steps:
             self._differs("question", self._unasked.text, self.question.text if self.question else "")
         if self._uncalled and self.parked is None:
@@ -583,189 +613,31 @@ class Recorded:
                 self._differs("call", f"{child.peer}, task {child.task}" if child else key)
 
     def _differs(self, what: str, recorded: str, now: str = "") -> None:
-        """Report that a re-run does something else than is on record: in the program's log and in the task's log."""
+        """Report a difference between a re-run and the record: in the program's log and in the task's log."""
         self.journal.put(Record("differs", Differs(what=what, recorded=recorded, now=now)))
         logger.warning(_DIFFERS[what], self.task_id, recorded, now or "nothing")
 
     def finish_writers(self) -> None:
-        """The function has returned: artifacts of which it wrote less than is on record are replaced."""
+        """End all artifacts after the function returned."""
         for writer in self.writers.values():
             writer.finish()
 
 
 _DIFFERS = {
-    "question": "task %s: the answer was to %r, and the function that runs again asks %r: the answer is kept for its own"
-    " question. Give turn.ask a key= if only the text has changed",
+    "question": "task %s: an answer to %r is recorded, and the re-run asks %r: the answer stays with its own question."
+    " Give turn.ask a key= if only the text has changed",
     "step": "task %s: the recorded result of step %s is used for %s. Give other work another key",
-    "call": "task %s: the function that runs again did not make the call of %s again, but %s. Give turn.call a key= if"
-    " only its content has changed",
+    "call": "task %s: the re-run did not repeat the call of %s, but made %s. Give turn.call a key= if only its content has"
+    " changed",
 }
 
 
-class ArtifactWriter:
-    """`await turn.artifact("report").write("text")`: each write is a chunk that peers see as it comes.
-
-    What an earlier run of the turn wrote is compared with what this one writes. The same is not written again, a
-    continuation is added, and the first difference replaces the artifact.
-    """
-
-    __slots__ = ("_before", "_begun", "_closed", "_head", "_last", "_media_type", "_old", "_record", "_rewound",
-                 "_rewritten", "_written", "amend")  # fmt: skip
-
-    def __init__(
-        self,
-        record: Recorded,
-        head: Artifact,
-        recorded: ArtifactInProgress | None,
-        media_type: str,
-        before: tuple[Part, ...],
-    ) -> None:
-        self._record, self._head, self._media_type = record, head, media_type
-        self._before = before
-        """Parts of earlier turns, which stay."""
-        self._old: list[Part] = recorded.parts[recorded.before :] if recorded else []
-        """On record, and not yet written again by this run."""
-        self._rewritten: list[Part] = []
-        """Written again by this run; kept only while there is more on record."""
-        self._begun = recorded is not None or bool(before)
-        self._closed = recorded is not None and recorded.closed
-        self._last: Record | None = None
-        self._written = self._rewound = False
-        self.amend: Callable[[ArtifactUpdate], ArtifactUpdate] | None = None
-        """Changes each update before it is written."""
-
-    @property
-    def id(self) -> str:
-        return self._head.artifact_id
-
-    async def write(self, content: Any, *, last: bool = False) -> None:
-        """Add a chunk: text, bytes, a part, or a value as data. `last` says that the artifact is complete."""
-        self.put(content, last=last)
-        if self._record.journal.full:
-            await self._record.journal.commit()
-
-    def put(self, content: Any, *, last: bool = False) -> None:
-        """`write`, without waiting for the disk when much has been written."""
-        part = part_of(content, self._media_type)
-        self._written = True
-        rest = self._not_recorded(part) if self._old else part
-        if rest is not None:
-            self._emit((rest,), append=self._begun, last=last)
-        elif last and not self._old and not self._closed:
-            self.close()
-
-    def put_together(self, contents: Sequence[Any], *, last: bool = False) -> None:
-        """Add several parts as one chunk."""
-        if self._old or len(contents) < 2:  # what is on record is compared part by part
-            for i, content in enumerate(contents, 1):
-                self.put(content, last=last and i == len(contents))
-            return
-        self._written = True
-        parts = tuple(part_of(content, self._media_type) for content in contents)
-        self._emit(parts, append=self._begun, last=last)
-
-    def keep(self) -> tuple[Part, ...]:
-        """Keep what an earlier run of this turn wrote, return it, and add what comes to it."""
-        recorded, self._old = tuple(self._old), []
-        return recorded
-
-    def restart(self) -> None:
-        """Replace what this run has written so far by what comes next. What an earlier run wrote is compared as before."""
-        if self._written:
-            self._begun, self._old, self._rewritten, self._written = False, [], [], False
-            self._before = ()
-
-    async def mark(self) -> tuple[Part, ...]:
-        """What the artifact has now, for `rewind`."""
-        if self._old:
-            return (*self._before, *self._rewritten)
-        if not self._begun:
-            return self._before
-        await self._record.journal.commit()
-        known = self._record.journal.snapshot.artifacts.get(self.id)
-        return tuple(known.parts) if known is not None else ()
-
-    def rewind(self, parts: tuple[Part, ...]) -> None:
-        """Withdraw what was written since `mark` returned `parts`: what comes next replaces it."""
-        self._before, self._old, self._rewritten = parts, [], []
-        self._begun, self._rewound = False, True
-        self._record.rewound = True
-
-    def close(self) -> None:
-        """Tell peers that the artifact is complete."""
-        if self._rewound:
-            self._emit((Part(text=""),) if not self._before else (), append=False, last=True)
-        if self._closed or not self._begun or self._old:
-            return
-        if self._last is not None:
-            body = self._last.body
-            assert isinstance(body, ArtifactUpdate)
-            closed = Record("artifact", replace(body, last_chunk=True))
-            if self._record.journal.replace_last(self._last, closed):
-                self._last, self._closed = closed, True
-                return
-        self._emit((Part(text=""),), append=True, last=True)
-
-    def finish(self) -> None:
-        """The function has returned. If it wrote less than is on record, what it did write replaces that."""
-        if self._old:
-            self._old = []
-            if self._rewritten:
-                self._emit(tuple(self._rewritten), append=False, last=True)
-        if self._rewound:
-            self.close()
-
-    def _not_recorded(self, part: Part) -> Part | None:
-        """What of `part` is not on record; None if all of it is. Text may come in other chunks than before."""
-        self._rewritten.append(part)
-        while self._old:
-            old = self._old[0]
-            if part == old:
-                self._old.pop(0)
-                break
-            if not part.text or not old.text or replace(part, text="") != replace(old, text=""):
-                self._replace_recorded()
-                return None
-            if old.text.startswith(part.text):
-                self._old[0] = replace(old, text=old.text[len(part.text) :])
-                break
-            if not part.text.startswith(old.text):
-                self._replace_recorded()
-                return None
-            part = replace(part, text=part.text[len(old.text) :])
-            self._old.pop(0)
-        else:
-            self._rewritten = []
-            return part
-        if not self._old:
-            self._rewritten = []
-        return None
-
-    def _replace_recorded(self) -> None:
-        parts, self._rewritten, self._old = tuple(self._rewritten), [], []
-        self._emit(parts, append=False, last=False)
-
-    def _emit(self, parts: tuple[Part, ...], *, append: bool, last: bool) -> None:
-        record, head = self._record, self._head
-        artifact = (
-            Artifact(artifact_id=head.artifact_id, parts=parts)
-            if append
-            else replace(head, parts=self._before + parts)
-        )
-        update = ArtifactUpdate(
-            task_id=record.task_id,
-            context_id=record.context_id,
-            artifact=artifact,
-            append=append,
-            last_chunk=last,
-        )
-        if self.amend is not None:
-            update = self.amend(update)
-        if record.journal.on_event is not None:
-            update = record.journal.on_event(update)
-        self._last = Record("artifact", update)
-        self._begun, self._closed, self._rewound = True, last, False
-        record.journal.put(self._last)
+def _take_recorded(recorded: Counter[bytes] | None, value: Any) -> bool:
+    """True if a value is among the recorded ones. Each of those counts once."""
+    if not recorded or recorded[raw := msgspec.json.encode(value)] <= 0:
+        return False
+    recorded[raw] -= 1
+    return True
 
 
 def digest(content: bytes) -> str:
@@ -773,18 +645,19 @@ def digest(content: bytes) -> str:
 
 
 def name_of(work: Any) -> str:
-    """The name of a function, to be recognised when it runs again. Not its module: that depends on how it is loaded."""
+    """The name by which a function is recognised in a re-run. Without its module, which depends on how it is loaded."""
     while isinstance(work, partial):
         work = work.func
     return str(getattr(work, "__qualname__", type(work).__qualname__))
 
 
 def _identity(question: Any) -> str:
-    """The text by which a question without a key is known."""
+    """The text that identifies a question without a key."""
     text = question if isinstance(question, str) else text_of(_parts(question))
     if not text:
         return msgspec.json.encode(_parts(question)).decode()
-    return text.encode("utf-8", "replace").decode()  # what cannot be written is refused when it is recorded
+    # Text that cannot be encoded is refused when it is recorded.
+    return text.encode("utf-8", "replace").decode()
 
 
 def _parts(question: Any) -> tuple[Part, ...]:
@@ -792,7 +665,7 @@ def _parts(question: Any) -> tuple[Part, ...]:
 
 
 def _with_hint(question: Any, sentence: str) -> Any:
-    """The question once more, with one sentence about what fits."""
+    """The question with a sentence about which answers fit."""
     if isinstance(question, str):
         return f"{question} ({sentence})"
     parts = (*_parts(question), Part(text=f" ({sentence})"))

@@ -1,8 +1,8 @@
-"""Steps that stream: their pieces go out as they come, and the whole is recorded when they end.
+"""Steps that stream: their pieces are sent as they come, and all of them are recorded when the step ends.
 
-The function that runs again gets the pieces from the record. If the step was interrupted before its end, it runs again, and
-what peers saw of it is compared with what it says now: the same is not sent again, and the first difference replaces the
-artifact. An attempt that fails and is repeated replaces what it sent.
+A run after that gets the pieces from the record. If the step was interrupted before its end, it runs again, and its pieces are
+compared with those that peers have seen: equal ones are not sent again, and the first difference replaces the artifact. If an
+attempt fails and is repeated, the pieces of the next one replace those that it sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries, name_of
+from dragoman.engine.artifact_writer import ArtifactWriter
+from dragoman.engine.recorded import ONCE, Recorded, Retries, name_of
 from dragoman.model.content import NOTHING, Artifact, Message, Part, Wire, checked, part_of, plain, text_of
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Status(Wire, frozen=True, kw_only=False):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The value of a stream: recorded with it, and not sent. `stream.value` is the last one."""
+    """A value among the pieces of a stream. It is recorded and not sent. `stream.value` is the last one."""
 
     value: Any
 
@@ -41,7 +42,7 @@ class StartOver(msgspec.Struct, frozen=True):
 
 
 class RecordedPiece(Wire, frozen=True):
-    """One piece of a stream as it is recorded. One member is set."""
+    """One recorded piece of a stream. One member is set."""
 
     text: str | None = None
     part: Part | None = None
@@ -52,7 +53,7 @@ class RecordedPiece(Wire, frozen=True):
 
 
 class RecordedStream(Wire, frozen=True):
-    """What a streaming step came to."""
+    """The result of a streaming step, as it is recorded."""
 
     pieces: tuple[RecordedPiece, ...] = ()
 
@@ -60,12 +61,12 @@ class RecordedStream(Wire, frozen=True):
 class StepStream(Generic[T]):
     """The pieces of a streaming step. Iterate over it, or await it for its text.
 
-    `text` and `value` are whole when it has ended. A step that is not read to its end is not recorded.
+    `text` and `value` are complete when it has ended. A step that is not read to its end is not recorded.
     """
 
     def __init__(
         self,
-        record: Recorded,
+        recorded: Recorded,
         key: str,
         work: Callable[..., Any],
         args: Sequence[Any],
@@ -79,21 +80,21 @@ class StepStream(Generic[T]):
             raise TypeError(
                 f"turn.stream_step({key!r}, ...) takes a function and its arguments, not the stream itself"
             )
-        self._record, self._key, self._retries = record, key, retries
+        self._recorded, self._key, self._retries = recorded, key, retries
         self._work, self._args, self._kw = work, args, kw
         self._artifact = artifact
         self._pieces: list[RecordedPiece] = []
         self._texts: list[str] = []
         """Text since the last piece that is not text."""
         self._marks: dict[ArtifactWriter, tuple[Part, ...]] = {}
-        """What the artifacts had that this step writes to, before it did; only if it may be repeated."""
+        """The parts of each artifact before this step wrote to it; only for a step that may be repeated."""
         self.value: Any = None
-        """What the last `Result` of the stream has."""
+        """The value of the last `Result` of the stream."""
 
     @property
     def text(self) -> str:
         """The text so far."""
-        pieces = (piece.text if piece.text is not None else _text(piece) for piece in self._pieces)
+        pieces = (piece.text if piece.text is not None else _text_of_piece(piece) for piece in self._pieces)
         return "".join([*pieces, *self._texts])
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -108,38 +109,38 @@ class StepStream(Generic[T]):
         return self.text
 
     async def _run(self) -> AsyncGenerator[Any, None]:
-        record, key = self._record, self._key
+        recorded, key = self._recorded, self._key
         function = name_of(self._work)
-        if (step := record.steps.get(key)) is not None:
-            record.check_function(step, function)
+        if (step := recorded.steps.get(key)) is not None:
+            recorded.check_function(step, function)
             for piece in _decode(key, step.value).pieces:
                 content = _content_of(piece)
                 await self._send(content)
-                record.handed_out = content
+                recorded.streamed_piece = content
                 yield content
-            record.handed_out = None
+            recorded.streamed_piece = None
             return
-        with record.running(key):
+        with recorded.running(key):
             attempt = 1
             while True:
-                await record.may_begin()
+                await recorded.may_begin()
                 try:
                     async with aclosing(self._attempt()) as contents:
                         async for content in contents:
-                            record.handed_out = content
+                            recorded.streamed_piece = content
                             yield content
                     break
                 except Exception as error:
-                    await self._retries.pause(attempt, error, record.task_id, key)
+                    await self._retries.pause(attempt, error, recorded.task_id, key)
                 finally:
-                    record.handed_out = None
+                    recorded.streamed_piece = None
                 attempt += 1
                 if self._pieces or self._texts:
-                    self._forget()
-                    record.handed_out = again = StartOver()
+                    self._withdraw_attempt()
+                    recorded.streamed_piece = again = StartOver()
                     yield again
             self._end_text()
-            await record.record(key, RecordedStream(pieces=tuple(self._pieces)), function)
+            await recorded.record_step(key, RecordedStream(pieces=tuple(self._pieces)), function)
 
     async def _attempt(self) -> AsyncGenerator[Any, None]:
         """Run the function once, and send its pieces."""
@@ -173,27 +174,27 @@ class StepStream(Generic[T]):
             await _close(pieces, source)
 
     async def _send(self, piece: Any) -> Any:
-        """Send a piece, and note it for the record."""
-        record, artifact = self._record, self._artifact
+        """Send a piece, and keep it for the record."""
+        recorded, artifact = self._recorded, self._artifact
         if isinstance(piece, str):
             self._texts.append(piece)
             if artifact is not None:
-                await self._write(record.writer(artifact), (piece,))
+                await self._write(recorded.writer(artifact), (piece,))
             return piece
         self._end_text()
         match piece:
             case Status():
                 piece = checked(piece)
                 self._pieces.append(RecordedPiece(status=piece))
-                record.status(piece.text, piece.metadata)
+                recorded.status(piece.text, piece.metadata)
             case Message():
                 self._pieces.append(RecordedPiece(message=piece))
-                record.status(piece, {})
+                recorded.status(piece, {})
             case Artifact():
                 piece = checked(piece)
                 self._pieces.append(RecordedPiece(artifact=piece))
                 about = (piece.name, piece.artifact_id, piece.description, "", piece.metadata)
-                writer = record.artifact(*about, piece.extensions, append=False)
+                writer = recorded.artifact(*about, piece.extensions, append=False)
                 await self._write(writer, piece.parts, last=True)
             case Result():
                 self.value = plain(piece.value)
@@ -203,9 +204,9 @@ class StepStream(Generic[T]):
                 part = part_of(piece)
                 self._pieces.append(RecordedPiece(part=part))
                 if artifact is not None:
-                    await self._write(record.writer(artifact), (part,))
-        if record.journal.full:
-            await record.journal.commit()
+                    await self._write(recorded.writer(artifact), (part,))
+        if recorded.journal.full:
+            await recorded.journal.commit()
         return piece
 
     async def _write(self, writer: ArtifactWriter, content: Sequence[Any], *, last: bool = False) -> None:
@@ -215,31 +216,31 @@ class StepStream(Generic[T]):
             writer.put(content[0], last=last)
         else:
             writer.put_together(content, last=last)
-        if self._record.journal.full:
-            await self._record.journal.commit()
+        if self._recorded.journal.full:
+            await self._recorded.journal.commit()
 
     def _end_text(self) -> None:
         if self._texts:
             self._pieces.append(RecordedPiece(text="".join(self._texts)))
             self._texts = []
 
-    def _forget(self) -> None:
-        """Forget what an attempt sent that failed. The next piece replaces it."""
+    def _withdraw_attempt(self) -> None:
+        """Withdraw the pieces of a failed attempt. The next pieces replace them."""
         self._pieces, self._texts, self.value = [], [], None
         for writer, parts in self._marks.items():
-            writer.rewind(parts)
+            self._recorded.rewind(writer, parts)
         self._marks = {}
 
 
 def _content_of(piece: RecordedPiece) -> Any:
-    """The piece as the stream gave it."""
+    """The piece as the stream yielded it."""
     for content in (piece.text, piece.part, piece.status, piece.message, piece.artifact):
         if content is not None:
             return content
     return Result(piece.result)
 
 
-def _text(piece: RecordedPiece) -> str:
+def _text_of_piece(piece: RecordedPiece) -> str:
     return text_of((piece.part,)) if piece.part is not None else ""
 
 
@@ -253,7 +254,7 @@ def _decode(key: str, value: msgspec.Raw) -> RecordedStream:
 
 
 async def _close(pieces: Any, source: Any) -> None:
-    """Close a stream that may not have been read to its end, so that the model stops."""
+    """Close a stream that may not be at its end, so that the model stops."""
     for each in dict.fromkeys((pieces, source)):
         close = getattr(each, "aclose", None) or getattr(each, "close", None)
         if close is not None:

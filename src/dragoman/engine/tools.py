@@ -1,8 +1,8 @@
 """Tools inside a turn: what `turn.tools()` lists and `turn.tool(...)` calls.
 
 A tool belongs to a server (`ToolServer`), such as `dragoman.mcp.mcp(...)`. `ToolBox` has the servers of one agent: it gives
-every tool a name, and finds the tool for a name. A call is a step: what came of it is on record, and a run of the turn after a
-crash gets it from there without a connection.
+every tool a name, and finds the tool for a name. A call is a step: its outcome is recorded, and a run of the turn after a
+crash gets it from the record, without a connection.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dragoman.model.content import Part, plain, text_of
 logger = logging.getLogger("dragoman.tools")
 
 MAX_NAME_CHARACTERS = 64
-"""What models accept as the name of a function."""
+"""The longest name of a function that models accept."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
     """A tool that a turn may call."""
 
     name: str
-    """What `turn.tool` takes. Letters, digits, `_` and `-`, so that a model may call it by this name."""
+    """The name for `turn.tool`, of letters, digits, `_` and `-`, so that a model may use it."""
     server: str
     """The name of the server that it belongs to."""
     title: str = ""
@@ -39,13 +39,13 @@ class Tool(Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Any] = {}
     """The JSON Schema of its arguments."""
     output_schema: dict[str, Any] | None = None
-    """The JSON Schema of its `data`; None: it may return none."""
+    """The JSON Schema of its `data`; None: it may return no data."""
     read_only: bool = False
     """Its server says that it changes nothing."""
     idempotent: bool = False
     """Its server says that a second call with the same arguments changes nothing more."""
     destructive: bool = True
-    """It may change or delete something. A server that says nothing is taken to mean so."""
+    """It may change or delete something. True if the server does not say."""
     original: str = ""
     """Its name on its server."""
 
@@ -78,11 +78,11 @@ class ToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a call ended, as it is recorded."""
+    """The recorded outcome of a call."""
 
     result: ToolResult = ToolResult()
     why: str = ""
-    """Why it failed, in a word (`ToolFailed.why`); empty: it did not."""
+    """The reason of a failure, in a word (`ToolFailed.why`); empty if it succeeded."""
     message: str = ""
     explanation: str = ""
 
@@ -101,7 +101,7 @@ class ToolServer(Protocol):
 
     @property
     def prefix(self) -> str | None:
-        """What the names of its tools begin with; None: its name, if the agent has other servers as well."""
+        """The prefix of its tools' names. None: its own name, if the agent has other servers as well."""
         ...
 
     async def tools(self) -> Sequence[Tool]:
@@ -109,17 +109,17 @@ class ToolServer(Protocol):
         ...
 
     async def call(
-        self, record: Recorded, tool: Tool, arguments: dict[str, Any], key: str, trace: dict[str, str]
+        self, recorded: Recorded, tool: Tool, arguments: dict[str, Any], key: str, trace: dict[str, str]
     ) -> ToolOutcome:
-        """Call a tool for the turn of `record`. Steps of it are recorded below `key`. Raises `A2AError`, `Parked`."""
+        """Call a tool for the turn of `recorded`. Steps of it are recorded below `key`. Raises `A2AError`, `Parked`."""
         ...
 
     def open(self) -> None:
-        """A server of agents starts."""
+        """Called when the server of the agent starts."""
         ...
 
     async def close(self) -> None:
-        """It stops."""
+        """Called when the server of the agent stops."""
         ...
 
 
@@ -140,8 +140,8 @@ class ToolBox:
                     f"two servers of tools have the name {name!r}: give one of them another, mcp(..., name=)"
                 )
 
-    async def all(self) -> list[Tool]:
-        """All tools. Those of a server that cannot be reached are left out, and the log says so."""
+    async def list_tools(self) -> list[Tool]:
+        """All tools, without those of a server that cannot be reached, which is logged."""
         tools: dict[str, Tool] = {}
         lists = await asyncio.gather(
             *(self._list(server) for server in self._servers), return_exceptions=True
@@ -160,21 +160,21 @@ class ToolBox:
         return list(tools.values())
 
     async def call(
-        self, record: Recorded, name: str, arguments: Mapping[str, Any], key: str, trace: dict[str, str]
+        self, recorded: Recorded, name: str, arguments: Mapping[str, Any], key: str, trace: dict[str, str]
     ) -> ToolResult:
-        """Call a tool, or return what is on record. Raises `ToolFailed`, `Parked`."""
+        """Call a tool, or return the recorded result. Raises `ToolFailed`, `Parked`."""
         given: dict[str, Any] = {argument: plain(value) for argument, value in arguments.items()}
         if key:
             key = f"tool/{key}"
         else:
             content = name.encode() + b" " + msgspec.json.encode(given, order="sorted")
-            key = record.count_key(f"tool/{digest(content)}")
-        if (step := record.steps.get(key)) is not None:
+            key = recorded.count_key(f"tool/{digest(content)}")
+        if (step := recorded.steps.get(key)) is not None:
             return msgspec.json.decode(step.value, type=ToolOutcome).unwrap()
         server, tool = await self._find(name)
-        with record.running(key):
-            outcome = await server.call(record, tool, given, key, trace)
-            await record.record(key, outcome)
+        with recorded.running(key):
+            outcome = await server.call(recorded, tool, given, key, trace)
+            await recorded.record_step(key, outcome)
         return outcome.unwrap()
 
     def open(self) -> None:
@@ -193,16 +193,17 @@ class ToolBox:
     async def _list(self, server: ToolServer) -> list[Tool]:
         prefix = self._prefix(server)
         return [
-            replace(tool, name=_safe(prefix + tool.name), original=tool.name) for tool in await server.tools()
+            replace(tool, name=_to_tool_name(prefix + tool.name), original=tool.name)
+            for tool in await server.tools()
         ]
 
     async def _find(self, name: str) -> tuple[ToolServer, Tool]:
-        """The tool that `name` means. Raises `ToolFailed`.
+        """The tool with this name. Raises `ToolFailed`.
 
-        A name with the prefix of a server asks only that server. Any other is looked for everywhere: if a server cannot be
-        reached, nobody knows whether it has a tool of this name, and none of another server is called in its place.
+        A name with the prefix of a server is looked up on that server only, any other on all servers. If one of these cannot
+        be reached, it may have a tool with this name, so no tool of another server is called.
         """
-        prefixed = [s for s in self._servers if (p := self._prefix(s)) and name.startswith(_safe(p))]
+        prefixed = [s for s in self._servers if (p := self._prefix(s)) and name.startswith(_to_tool_name(p))]
         found = await self._matches(prefixed, name)
         if not found:
             found = await self._matches([s for s in self._servers if s not in prefixed], name)
@@ -210,8 +211,8 @@ class ToolBox:
             return found[0]
         if found:
             names = " and ".join(tool.name for _, tool in found)
-            raise ToolFailed(f"several tools are called {name!r}: say {names}", why="unknown-tool")
-        known = ", ".join([tool.name for tool in await self.all()][:50]) or "none"
+            raise ToolFailed(f"several tools are called {name!r}: use {names}", why="unknown-tool")
+        known = ", ".join([tool.name for tool in await self.list_tools()][:50]) or "none"
         raise ToolFailed(
             f"there is no tool {name[:80]!r}", why="unknown-tool", explanation=f"the tools are: {known}"
         )
@@ -231,5 +232,5 @@ class ToolBox:
         ]
 
 
-def _safe(name: str) -> str:
+def _to_tool_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_NAME_CHARACTERS]

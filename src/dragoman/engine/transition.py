@@ -1,34 +1,35 @@
-"""What each write does to a task: the one state machine behind every store.
+"""The state machine of a task, behind every store.
 
-A store loads and locks the row of a task, asks `decide` what a job does to it, and writes the row and the records that
-come back. `decide` knows no clock and no disk, so it can be tested by itself, and three stores cannot disagree.
+A store loads and locks the row of a task, calls `decide` with a job (a write), and stores the row and the records that
+`decide` returns. `decide` has no clock and no disk, so it can be tested by itself, and the stores cannot disagree.
 
-    nobody's  --Deliver(node), Claim-->  held  --Settle-->  at rest (not ready)
-       ^                                  |  ^                  |
-       |------------- Release ------------|  |--Append          |
-       |                                                        |
-       |----------------------- Deliver ------------------------|     a message to a task that is done: TaskClosed
+    unclaimed  --Deliver(node), Claim-->  held  --Settle-->  settled (not ready)
+       ^                                   |  ^                  |
+       |------------- Release -------------|  |--Append          |
+       |                                                         |
+       |----------------------- Deliver -------------------------|     a message to a finished task, or to an earlier question: TaskClosed
 
-`fence` rises each time somebody takes the lease, so what an earlier holder still writes is refused with `LeaseLost`.
-`attempt` counts how often the task was taken since it last settled or recorded progress.
+`fence` rises with each new lease, so writes of an earlier holder are refused with `LeaseLost`. `attempt` counts how often the
+task was claimed since it last settled or recorded progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engine.protocols import LeaseLost, NewMail
-from dragoman.engine.push_configs import MAX_PUSH_CONFIGS
-from dragoman.engine.records import PUBLIC, Record, number
+from dragoman.engine.push_configs import MAX_PUSH_CONFIGS, PushRow, StoredPushConfig
+from dragoman.engine.records import PUBLIC, Mail, Record, number
 from dragoman.errors import InvalidParams, TaskClosed
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 
 
 class TaskRow(Struct, frozen=True, kw_only=True, gc=False):
-    """A task as its store indexes it: where its log ends, what the fold of the log comes to, and who holds its lease."""
+    """A task as its store indexes it: the end of its log, parts of the fold of the log, and the holder of its lease."""
 
     seq: int = 0
     """The last record of the log."""
@@ -36,11 +37,11 @@ class TaskRow(Struct, frozen=True, kw_only=True, gc=False):
     """The last record that came from outside."""
     state: TaskState = TaskState.SUBMITTED
     updated: str = ""
-    """When the state last changed, as the records say it."""
+    """When the state last changed, from the records."""
     done: bool = False
-    """Finished: no message is taken any more."""
+    """Terminal: no more messages are accepted."""
     ready: bool = False
-    """There is work: mail that no turn has settled."""
+    """There is mail that no turn has settled."""
     node: str = ""
     """The node that holds the lease; empty if none does."""
     fence: int = 0
@@ -59,21 +60,21 @@ class Create(Struct, frozen=True, gc=False):
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Add a message or a cancel. With `node`, that node takes the lease unless a node holds it."""
+    """Add a message or a cancel. With `node`, that node gets the lease if no node holds it."""
 
     task: str
     mail: Record
     at: str = ""
-    """When a message was sent; empty for a cancel."""
+    """The time of a message; empty for a cancel."""
     node: str = ""
     push: bool = False
-    """The message brings a push config."""
+    """The message has a push config."""
     reply: bool = False
-    """The answer to the first message could have been a bare Message: `submitted` would hide the task again."""
+    """The first message could be answered with a bare Message, so the state `submitted` would hide the task."""
 
 
 class Append(Struct, frozen=True, gc=False):
-    """Add what the holder of the lease writes."""
+    """Add output of the holder of the lease."""
 
     task: str
     fence: int
@@ -81,7 +82,7 @@ class Append(Struct, frozen=True, gc=False):
 
 
 class Settle(Struct, frozen=True, gc=False):
-    """`Append`, and give the lease back, if nothing came after the mail that the turn has read."""
+    """`Append`, and give the lease back, if no mail came after `mail_read`."""
 
     task: str
     fence: int
@@ -90,14 +91,14 @@ class Settle(Struct, frozen=True, gc=False):
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """Take a task that has work and that no live node holds. A node does not take its own tasks again."""
+    """Take the lease of a task that has work and that no live node holds. A node cannot claim a task that it holds."""
 
     node: str
     holder_alive: bool = True
 
 
 class Release(Struct, frozen=True, gc=False):
-    """Give a task back unfinished. Unless it `failed`, that was no attempt."""
+    """Give a task back unfinished. The attempt counts only if it `failed`."""
 
     fence: int
     failed: bool = False
@@ -107,19 +108,19 @@ Job = Create | Deliver | Append | Settle | Claim | Release
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """What a job comes to."""
+    """The effect of a job."""
 
     row: TaskRow
     records: Sequence[Record] = ()
-    """To be added to the log. They have their numbers."""
+    """Records to add to the log, with their numbers."""
     leased: bool = False
-    """Whoever asked holds the lease now: `row.fence` and `row.attempt` are its terms."""
+    """The node of the job holds the lease now, with `row.fence` and `row.attempt`."""
     notify: int = 0
-    """The last record that push configs are to be told of; 0 if there is none."""
+    """The last record that webhooks are to be notified of; 0 if there is none."""
 
 
 def decide(row: TaskRow, job: Job) -> Decision:
-    """What `job` does to the task of `row`. Raises `LeaseLost`, `NewMail` or `TaskClosed`, and then nothing happens."""
+    """The effect of `job` on the task of `row`. Raises `LeaseLost`, `NewMail` or `TaskClosed` if it has none."""
     match job:
         case Append():
             return _append(row, job.task, job.fence, job.records)
@@ -147,6 +148,9 @@ def _create(job: Create) -> Decision:
 def _deliver(row: TaskRow, job: Deliver) -> Decision:
     if row.done:
         raise TaskClosed(f"task {job.task!r} is finished")
+    mail = job.mail.body
+    if isinstance(mail, Mail) and mail.answers is not None and row.mail > mail.answers:
+        raise TaskClosed(f"task {job.task!r} does not wait for an answer to this question any more")
     seq = row.seq + 1
     number((job.mail,), seq)
     state, updated = row.state, row.updated
@@ -178,7 +182,7 @@ def _append(row: TaskRow, task: str, fence: int, records: Sequence[Record]) -> D
         raise LeaseLost(task)
     seq = row.seq + len(records)
     number(records, row.seq + 1)
-    done, status = outcome(records)
+    done, status = find_end(records)
     progress = row.attempt > 1 and any(record.progress for record in records)
     after = TaskRow(
         seq=seq,
@@ -213,12 +217,12 @@ def _claim(row: TaskRow, job: Claim) -> Decision:
 
 def _release(row: TaskRow, job: Release) -> Decision:
     if row.fence != job.fence or not row.node:
-        return Decision(row)  # somebody else has it, or nobody
+        return Decision(row)  # another node holds the task, or none
     return Decision(replace(row, node="", attempt=row.attempt - (not job.failed)))
 
 
-def outcome(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
-    """Whether these records finish their task, and the last status among them."""
+def find_end(records: Sequence[Record]) -> tuple[bool, TaskStatus | None]:
+    """True if these records finish their task; and the last status among them."""
     for record in reversed(records):
         if isinstance(record.body, StatusUpdate):
             return record.kind == "status" and record.body.status.state.terminal, record.body.status
@@ -234,44 +238,20 @@ def _last_public(records: Sequence[Record]) -> int:
 # -- push configs ------------------------------------------------------------------------------------------------------
 
 
-class PushRow(Struct, frozen=True, kw_only=True, gc=False):
-    """How far one push config of a task has been told of it, and who tells it. It is due while `cursor < last`."""
-
-    cursor: int
-    """Everything up to this record has been told."""
-    last: int
-    """The last record there is to tell of."""
-    node: str = ""
-    fence: int = 0
-    attempt: int = 0
-    """How often the next notification was tried in vain."""
-    since: float = 0.0
-    """When it first was."""
-    at: float = 0.0
-    """Not to be tried before this time."""
-    error: str = ""
-    dead: bool = False
-    """Given up. What comes meanwhile waits behind it."""
-
-    @property
-    def due(self) -> bool:
-        return self.cursor < self.last and not self.dead
-
-
 class Replace(Struct, frozen=True, gc=False):
-    """The owner gave the config again: it goes on from where it is, at once, and whoever sends for it stops."""
+    """The owner replaced the config: it is due at once, from the same cursor on, and the node that holds it loses it."""
 
 
 class Notify(Struct, frozen=True, gc=False):
-    """There is something to tell: a record up to `last`."""
+    """The webhook is to be notified of records up to `last`."""
 
     last: int
 
 
 class ClaimPush(Struct, frozen=True, gc=False):
-    """Take a config that is due at `now` and that no live node holds. A node does not take what it holds already.
+    """Take a config that is due at `now` and that no live node holds. A node cannot take a config that it holds.
 
-    Nobody waits for more than `longest` seconds: a later time is of a clock that was wrong, and means now.
+    An attempt that is planned more than `longest` seconds ahead is due now: the clock was wrong when it was planned.
     """
 
     node: str
@@ -281,7 +261,7 @@ class ClaimPush(Struct, frozen=True, gc=False):
 
 
 class Advance(Struct, frozen=True, gc=False):
-    """Everything up to `cursor` has been told."""
+    """Notifications up to record `cursor` were delivered."""
 
     task: str
     fence: int
@@ -289,7 +269,7 @@ class Advance(Struct, frozen=True, gc=False):
 
 
 class ReleasePush(Struct, frozen=True, gc=False):
-    """`Advance`, and give it back. With an `error` the attempt was in vain; `dead`: there is no next one."""
+    """`Advance`, and give the config back. With an `error` the attempt failed; `dead`: there is no next attempt."""
 
     fence: int
     cursor: int
@@ -300,16 +280,18 @@ class ReleasePush(Struct, frozen=True, gc=False):
 
 
 class Redeliver(Struct, frozen=True, gc=False):
-    """An operator wants it tried at once, from `cursor` on if given."""
+    """An operator makes the config due at once, from `cursor` on if given."""
 
     cursor: int | None = None
 
 
 PushJob = Replace | Notify | ClaimPush | Advance | ReleasePush | Redeliver
 
+R = TypeVar("R", bound=PushRow)
 
-def decide_push(row: PushRow, job: PushJob) -> PushRow:
-    """What `job` does to a push config. Raises `LeaseLost` (from `Advance`). The same row: nothing happens."""
+
+def decide_push(row: R, job: PushJob) -> R:
+    """The push config after `job`; the same row if nothing changes. Raises `LeaseLost` (from `Advance`)."""
     match job:
         case Notify():
             return replace(row, last=max(row.last, job.last))
@@ -325,15 +307,21 @@ def decide_push(row: PushRow, job: PushJob) -> PushRow:
         case ReleasePush():
             return _release_push(row, job)
         case Redeliver():
-            cursor = row.cursor if job.cursor is None else min(job.cursor, row.last)
-            return PushRow(cursor=cursor, last=row.last, fence=row.fence + 1)
+            return _restart(row, row.cursor if job.cursor is None else min(job.cursor, row.last))
         case Replace():
-            return PushRow(cursor=row.cursor, last=row.last, fence=row.fence + 1)
+            return _restart(row, row.cursor)
 
 
-def _release_push(row: PushRow, job: ReleasePush) -> PushRow:
+def _restart(row: R, cursor: int) -> R:
+    """Due at once from `cursor` on, and held by no node."""
+    return replace(
+        row, cursor=cursor, node="", fence=row.fence + 1, attempt=0, since=0.0, at=0.0, error="", dead=False
+    )
+
+
+def _release_push(row: R, job: ReleasePush) -> R:
     if row.fence != job.fence:
-        return row  # somebody else has it
+        return row  # another node holds it
     moved = row.cursor != job.cursor
     if job.error or job.dead:
         return replace(
@@ -358,17 +346,25 @@ def _release_push(row: PushRow, job: ReleasePush) -> PushRow:
 
 
 def first_push_row(row: TaskRow) -> PushRow:
-    """A new config of a task: it is told what comes from now on, and how the task ended or what it waits for if it does."""
-    resting = row.done or row.state.over
-    return PushRow(cursor=row.seq - 1 if resting else row.seq, last=row.seq)
+    """A new config of a task: it gets later records, and the last status if the task is settled."""
+    settled = row.done or row.state.settled
+    return PushRow(cursor=row.seq - 1 if settled else row.seq, last=row.seq)
 
 
-def check_push_count(configs: int) -> None:
-    """Raises `InvalidParams` if a task that has `configs` push configs may not have another."""
-    if configs >= MAX_PUSH_CONFIGS:
+def check_push_config(
+    config: StoredPushConfig, same: StoredPushConfig | None, count: int
+) -> StoredPushConfig:
+    """A push config as it is stored. It replaces `same`, which has the same id, and keeps its uid.
+
+    Raises `InvalidParams` if a task that has `count` push configs may not have another.
+    """
+    if same is not None:
+        return replace(config, uid=same.uid)
+    if count >= MAX_PUSH_CONFIGS:
         raise InvalidParams(f"a task can have up to {MAX_PUSH_CONFIGS} push configs")
+    return config
 
 
 def visible(state: str, reply: bool) -> bool:
-    """Whether peers can see a task: what the partial indexes and `counts` hold."""
+    """True if peers can see a task: then it is in the partial indexes and in `counts`."""
     return not reply or state != TaskState.SUBMITTED.value

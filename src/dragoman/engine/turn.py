@@ -1,8 +1,8 @@
-"""What agent code holds while it works on a message.
+"""The interface of a turn for agent code.
 
-A turn is one run of the agent's function, from the message that began it to its return. It may be interrupted: by a
-question (`ask` parks it, nothing stays in memory), or by a crash. Then the function runs again from the top, and what
-it does is compared with the record of the turn (`recorded.py`).
+A turn is one run of the agent's function, from the message that began it to its return. It may be interrupted by a question
+(`ask` ends the function, and nothing stays in memory) or by a crash. Then the function runs again from the top, and what it
+does is compared with the record of the turn (`recorded.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from os import PathLike
 from typing import Any, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
+from dragoman.engine.artifact_writer import ArtifactWriter
 from dragoman.engine.conversation import ConversationMessage, read_conversation
 from dragoman.engine.delegate import (
     WAIT_SECONDS,
@@ -24,7 +25,7 @@ from dragoman.engine.delegate import (
     without_skill,
 )
 from dragoman.engine.protocols import Peers
-from dragoman.engine.recorded import ONCE, ArtifactWriter, Recorded, Retries
+from dragoman.engine.recorded import ONCE, Recorded, Retries
 from dragoman.engine.records import Mail, Note
 from dragoman.engine.streamed import StepStream
 from dragoman.engine.tools import Tool, ToolBox, ToolResult
@@ -42,7 +43,7 @@ P = ParamSpec("P")
 
 
 class Rejected(BaseException):
-    """Raised by `turn.reject`: the agent declines the task. Not an `Exception`: agent code must let it pass."""
+    """Raised by `turn.reject`: the agent declines the task. Not an `Exception`: agent code must not catch it."""
 
 
 class ArtifactOptions(TypedDict, total=False):
@@ -58,31 +59,31 @@ class ArtifactOptions(TypedDict, total=False):
 class Turn:
     """One run of an agent's function."""
 
-    __slots__ = ("_peers", "_record", "_tools", "attempt", "context_id", "first", "mail", "message", "n", "scope", "task_id", "trace",
+    __slots__ = ("_peers", "_recorded", "_tools", "attempt", "context_id", "first", "mail", "message", "n", "scope", "task_id", "trace",
                  "version")  # fmt: skip
 
-    def __init__(self, record: Recorded, peers: Peers | None = None) -> None:
-        self._record, self._peers = record, peers
+    def __init__(self, recorded: Recorded, peers: Peers | None = None) -> None:
+        self._recorded, self._peers = recorded, peers
         self._tools: ToolBox | None = None
-        self.scope: Scope = record.scope
+        self.scope: Scope = recorded.scope
         """Whose task it is: the tenant, the agent, the owner."""
-        self.mail: Mail = record.mail
-        """The message with what came along: who sent it, what output it accepts, the trace it belongs to."""
-        self.message: Message = record.mail.message
-        """The message this turn answers."""
-        self.trace: dict[str, str] = record.mail.trace
-        """The trace context that what this turn does belongs to."""
-        self.task_id: str = record.task_id
-        self.context_id: str = record.context_id
-        self.n: int = record.n
+        self.mail: Mail = recorded.mail
+        """The message with the context of its request: who sent it, which output they accept, the trace."""
+        self.message: Message = recorded.mail.message
+        """The message that this turn answers."""
+        self.trace: dict[str, str] = recorded.mail.trace
+        """The trace context of this turn."""
+        self.task_id: str = recorded.task_id
+        self.context_id: str = recorded.context_id
+        self.n: int = recorded.n
         """The number of this turn in its task, from 1."""
-        self.attempt: int = record.journal.lease.attempt
+        self.attempt: int = recorded.journal.lease.attempt
         """1, unless the turn was interrupted by a crash."""
-        self.version: str = record.version
+        self.version: str = recorded.version
         """The version of the agent (`Agent(version=...)`) whose code began this turn. A turn that waited across a
-        deployment has that of the old code."""
-        self.first: Mail = record.journal.loaded.mails[0][1]
-        """The message that began the task, with what came along."""
+        deployment keeps the version of the old code."""
+        self.first: Mail = recorded.journal.loaded.mails[0][1]
+        """The message that began the task, with the context of its request."""
 
     # -- the request -------------------------------------------------------------------------------------------
 
@@ -93,12 +94,12 @@ class Turn:
     @property
     def cancelled(self) -> bool:
         """True once somebody has asked for this task to be canceled."""
-        return self._record.cancelled
+        return self._recorded.cancelled
 
     @property
     def principal(self) -> str:
         """Who sent the message; empty for an anonymous caller."""
-        return self._record.mail.principal
+        return self._recorded.mail.principal
 
     @property
     def text(self) -> str:
@@ -110,20 +111,20 @@ class Turn:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the caller attached to the request and to the message."""
+        """The metadata of the request and of the message."""
         return {**self.mail.metadata, **self.message.metadata}
 
     @property
     def task(self) -> Task:
         """The task as recorded so far."""
-        return self._record.journal.snapshot.task
+        return self._recorded.journal.snapshot.task
 
     @property
     def history(self) -> Sequence[Message]:
         """The messages of this task, oldest first, without those that no turn has read yet."""
-        record = self._record
-        history = record.journal.snapshot.task.history
-        unread = {id(mail.message) for seq, mail in record.journal.loaded.mails if seq > record.read}
+        recorded = self._recorded
+        history = recorded.journal.snapshot.task.history
+        unread = {id(mail.message) for seq, mail in recorded.journal.loaded.mails if seq > recorded.read}
         return tuple(message for message in history if id(message) not in unread) if unread else history
 
     async def earlier(self, limit: int = 20) -> Sequence[Task]:
@@ -132,7 +133,7 @@ class Turn:
         token = ""
         while len(tasks) < limit:  # a page of large tasks is short
             query = ListTasks(context_id=self.context_id, page_token=token)
-            found = await self._record.journal.log.find(query, limit=limit + 1 - len(tasks))
+            found = await self._recorded.journal.log.find(query, limit=limit + 1 - len(tasks))
             tasks += [
                 known.task for known in found.snapshots if known.task_id != self.task_id and known.terminal
             ]
@@ -142,18 +143,18 @@ class Turn:
         return tasks[:limit][::-1]
 
     async def conversation(self, limit: int = 100, *, characters: int = 100_000) -> list[ConversationMessage]:
-        """What was said in this context, oldest first: role and text, without status lines. The last is `turn.message`.
+        """The messages of this context, oldest first: role and text, without status lines. The last is `turn.message`.
 
         It has the questions and answers, and the text of artifacts, of this task's earlier turns and of the other tasks that had
-        ended, or asked, before this message came. `limit` entries and so many `characters` at most: the oldest are left out.
+        ended, or asked, before this message came. At most `limit` entries and `characters`: the oldest are left out.
         """
-        record = self._record
+        recorded = self._recorded
         return await read_conversation(
-            record.journal.log,
+            recorded.journal.log,
             self.context_id,
             self.task_id,
             self.mail,
-            record.begins_at,
+            recorded.begins_at,
             limit=limit,
             characters=characters,
         )
@@ -163,21 +164,21 @@ class Turn:
     async def status(
         self, text: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None
     ) -> None:
-        """Report progress: the task is working, and this is what it is doing."""
+        """Report progress: a status update of the working task."""
         self.say(text, metadata)
         await self._make_room()
 
     def say(self, content: str | Message | Sequence[Part], metadata: dict[str, Any] | None = None) -> None:
         """`status`, without waiting for the disk when much has been written."""
-        self._record.status(content, metadata or {})
+        self._recorded.status(content, metadata or {})
 
     async def _make_room(self) -> None:
-        if self._record.journal.full:
-            await self._record.journal.commit()
+        if self._recorded.journal.full:
+            await self._recorded.journal.commit()
 
     def show(self) -> None:
         """Let peers see the task, if they do not yet."""
-        self._record.show()
+        self._recorded.show()
 
     def artifact(
         self,
@@ -190,10 +191,10 @@ class Turn:
         extensions: Sequence[str] = (),
         append: bool = False,
     ) -> ArtifactWriter:
-        """An artifact to write to, piece by piece. The same name gives the same artifact within a turn; a later turn
-        makes another, unless it says the same `id`: then what it writes takes the place of what was there, or is added
-        to it (`append`)."""
-        return self._record.artifact(name, id, description, media_type, metadata, extensions, append)
+        """An artifact to write to, piece by piece. Within a turn, the same name is the same artifact. A later turn makes another
+        one, unless it gives the same `id`: then its output replaces the parts of that artifact, or is added to them
+        (`append`)."""
+        return self._recorded.artifact(name, id, description, media_type, metadata, extensions, append)
 
     async def file(
         self,
@@ -211,12 +212,11 @@ class Turn:
         await self.artifact(name, **more).write(Part(data=plain(value)), last=True)
 
     async def note(self, name: str, data: dict[str, Any] | None = None) -> None:
-        """Put a remark on record that peers do not see: for readers of the log on our own side.
+        """Record a remark that peers do not see: for readers of the log.
 
-        Remarks of work that goes on side by side may come in another order after an interruption; each of those on
-        record is passed over once.
+        After an interruption, notes that are already on record are not written again, in whatever order they come.
         """
-        self._record.note(Note(name=name, data=data or {}))
+        self._recorded.note(Note(name=name, data=data or {}))
         await self._make_room()
 
     def usage(
@@ -239,7 +239,7 @@ class Turn:
         counts = (input_tokens, output_tokens, cached_tokens, reasoning_tokens, calls)
         if any(count < 0 for count in counts) or cost < 0:
             raise ValueError("tokens, calls and cost are not negative")
-        self._record.add_usage(
+        self._recorded.add_usage(
             TokenUsage(
                 model=model,
                 input_tokens=input_tokens,
@@ -255,22 +255,23 @@ class Turn:
     @property
     def used(self) -> TaskUsage:
         """What the task used so far, of all that was reported with `usage`."""
-        return self._record.used or TaskUsage()
+        return self._recorded.used or TaskUsage()
 
     def reply(self, message: str | Message | Part | Sequence[Part]) -> None:
-        """Answer with a bare Message: what a `reply=True` skill does, unless it has shown a task."""
-        self._record.reply = self._record.message(message)
+        """Answer with a bare Message: what a `reply=True` skill does. If there is a task, it is the message with which the task ends,
+        unless `finish` has another."""
+        self._recorded.reply = self._recorded.message(message)
 
     def finish(
         self, state: TaskState, text: str | Message | None = None, metadata: dict[str, Any] | None = None
     ) -> None:
-        """How the task stands when the function has returned, if not `completed`: `turn.finish(TaskState.FAILED, "why")`.
+        """Set the state of the task after the function has returned, if not `completed`: `turn.finish(TaskState.FAILED, "why")`.
 
-        It does not end the function, and the last call counts. With `INPUT_REQUIRED` or `AUTH_REQUIRED` the next message
-        begins a new turn, where `ask` goes on with this one.
+        It does not end the function. If it is called several times, the last call counts. With `INPUT_REQUIRED` or
+        `AUTH_REQUIRED` the next message begins a new turn; `ask` continues this one.
         """
-        message = None if text is None else self._record.message(text)
-        self._record.final = (state, message, metadata or {})
+        message = None if text is None else self._recorded.message(text)
+        self._recorded.final = (state, message, metadata or {})
 
     # -- what needs somebody else ------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class Turn:
         When the answer comes, the function runs again, and finds its answer by `key`, or by the text of the question.
         Give a `key` to a question whose text differs from run to run.
         """
-        return await self._record.ask(TaskState.INPUT_REQUIRED, question, kind, key, metadata or {})
+        return await self._recorded.ask(TaskState.INPUT_REQUIRED, question, kind, key, metadata or {})
 
     async def approve(
         self,
@@ -314,7 +315,7 @@ class Turn:
         `details` are what the question is about, as data beside the text. With "no, too expensive" the answer has the
         `comment` "too expensive".
         """
-        answer = await self._record.ask(
+        answer = await self._recorded.ask(
             TaskState.INPUT_REQUIRED, question, Approval, key, metadata or {}, details
         )
         return cast(Approval, answer)
@@ -333,18 +334,18 @@ class Turn:
         that does not fit, is asked for again.
         """
         asks = {str(name): ask if isinstance(ask, Ask) else Ask(str(ask)) for name, ask in questions.items()}
-        return await self._record.ask_all(TaskState.INPUT_REQUIRED, asks, key, metadata or {})
+        return await self._recorded.ask_all(TaskState.INPUT_REQUIRED, asks, key, metadata or {})
 
     async def need_auth(
         self, what: str | Message, *, key: str = "", metadata: dict[str, Any] | None = None
     ) -> Message:
-        """Say that the caller has to authorise something, and return the message that says it is done."""
+        """Ask the caller to authorise something, and return the message that says that it is done."""
         return cast(
-            Message, await self._record.ask(TaskState.AUTH_REQUIRED, what, Message, key, metadata or {})
+            Message, await self._recorded.ask(TaskState.AUTH_REQUIRED, what, Message, key, metadata or {})
         )
 
     def reject(self, reason: str = "") -> NoReturn:
-        """Decline the task. Does not return."""
+        """Decline the task. It does not return."""
         raise Rejected(reason)
 
     # -- what must happen once ---------------------------------------------------------------------------------
@@ -396,10 +397,10 @@ class Turn:
         back as such after a restart). If the process dies while `work` runs, it runs again.
 
         `retries`: how often work that raises is repeated, after `backoff` seconds, then twice that, up to a minute.
-        `timeout`: seconds that one attempt may take. They are not passed to `work`.
+        `timeout`: seconds that one attempt may take. None of these is passed to `work`.
         """
         how = Retries(retries, backoff, timeout) if retries or timeout is not None else ONCE
-        return await self._record.run_step(key, work, args, kw, how)
+        return await self._recorded.run_step(key, work, args, kw, how)
 
     @overload
     def stream_step(
@@ -455,22 +456,22 @@ class Turn:
     ) -> StepStream[Any]:
         """A step that streams: `text = await turn.stream_step("answer", model.stream, prompt)`, or `async for` over it.
 
-        `work` returns an async iterator. Its pieces go out as they come: text, `Part`s and data as chunks of `artifact`
+        `work` returns an async iterator. Its pieces are sent as they come: text, `Part`s and data as chunks of `artifact`
         (None: they are only recorded), `Status` as a status update, `Artifact` as an artifact of its own. A `Result` is
-        recorded and not sent. The whole is recorded when it ends, and a run after that gets it from the record. If the
-        step is interrupted before that, it runs again, and what it says now replaces what differs.
+        recorded and not sent. All pieces are recorded when the iterator ends, and a later run gets them from the record. If the
+        step is interrupted before, it runs again, and new pieces replace those that differ.
 
-        `retries`, `backoff` and `timeout` are those of `step`. What a failed attempt has sent is replaced.
+        `retries`, `backoff` and `timeout` are those of `step`. The pieces of a failed attempt are replaced.
         """
         how = Retries(retries, backoff, timeout) if retries or timeout is not None else ONCE
-        return StepStream(self._record, key, work, args, kw, artifact, how)
+        return StepStream(self._recorded, key, work, args, kw, artifact, how)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
     async def tools(self) -> list[Tool]:
-        """The tools of the agent (`Agent(tools=[...])`), with their schemas: `[tool.function for tool in await turn.tools()]`
-        is what most models take. Those of a server that cannot be reached are left out."""
-        return [] if self._tools is None else await self._tools.all()
+        """The tools of the agent (`Agent(tools=[...])`), with their schemas: most models take
+        `[tool.function for tool in await turn.tools()]`. Tools of a server that cannot be reached are left out."""
+        return [] if self._tools is None else await self._tools.list_tools()
 
     async def tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, /, *, key: str = "", **more: Any
@@ -486,7 +487,7 @@ class Turn:
         """
         if self._tools is None:
             raise ToolFailed("this agent has no tools: Agent(tools=[...])", why="unknown-tool")
-        return await self._tools.call(self._record, name, {**(arguments or {}), **more}, key, self.trace)
+        return await self._tools.call(self._recorded, name, {**(arguments or {}), **more}, key, self.trace)
 
     # -- other agents ------------------------------------------------------------------------------------------
 
@@ -507,7 +508,7 @@ class Turn:
         and the content: give a `key` to a call whose content differs from run to run. The caller's credentials are not
         passed on.
 
-        A peer that accepts no connection, because it is being restarted, is waited for: `wait=` seconds, and not after
+        If a peer accepts no connection, because it is being restarted, the call waits for it: `wait=` seconds, and not after
         the caller's own deadline.
 
         If the other agent asks, its task is returned as it is. With `ask="pass"` our caller gets the question, and the
@@ -518,14 +519,14 @@ class Turn:
         check_options(options, CallOptions, "turn.call", ("key", "ask"))
         wait, extensions = options.pop("wait", WAIT_SECONDS), options.pop("extensions", ())
         request = make_request(content, **cast(RequestOptions, options))
-        known = key_of_call(self._record, peer, request, key)
+        known = key_of_call(self._recorded, peer, request, key)
         answer = await self._call(peer, request, known, wait, extensions)
         asked = 0
         while ask == "pass" and isinstance(answer, Task) and answer.state.interrupted:
             asked += 1
             question = answer.status.message or "The agent that does this needs an answer."
             place = f"{known}/pass/{asked}"
-            reply = await self._record.ask(answer.state, question, Message, place, {})
+            reply = await self._recorded.ask(answer.state, question, Message, place, {})
             passed = Message(parts=reply.parts, metadata=without_skill(reply.metadata))
             again = make_request(passed, task=answer.id, context=answer.context_id)
             answer = await self._call(peer, again, place, wait, extensions)
@@ -537,7 +538,7 @@ class Turn:
         """One call, recorded under `key`."""
         fold = Fold()
         async for event in delegate(
-            self._record, self._connected_peers, peer, request, key, self.trace, wait, extensions
+            self._recorded, self._connected_peers, peer, request, key, self.trace, wait, extensions
         ):
             fold.apply(event)
         answer = fold.message or fold.task
@@ -558,18 +559,18 @@ class Turn:
         key: str = "",
         **options: Unpack[CallOptions],
     ) -> AsyncGenerator[Event, None]:
-        """`call`, event by event. When its result is on record already, that is the only event."""
+        """`call`, event by event. If its result is on record already, that is the only event."""
         peers = self._connected_peers
         check_options(options, CallOptions, "turn.stream", ("key",))
         wait, extensions = options.pop("wait", WAIT_SECONDS), options.pop("extensions", ())
         request = make_request(content, **cast(RequestOptions, options))
-        known = key_of_call(self._record, peer, request, key)
-        return delegate(self._record, peers, peer, request, known, self.trace, wait, extensions)
+        known = key_of_call(self._recorded, peer, request, key)
+        return delegate(self._recorded, peers, peer, request, known, self.trace, wait, extensions)
 
     async def cancel_children(self) -> None:
-        """Cancel the tasks that others have for this one and have not finished."""
+        """Cancel the unfinished tasks of agents that this task called."""
         if self._peers is not None:
-            await cancel_children(self._peers, self._record.journal.snapshot)
+            await cancel_children(self._peers, self._recorded.journal.snapshot)
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:
@@ -590,5 +591,5 @@ def attach_tools(turn: Turn, tools: ToolBox) -> None:
 
 
 def record_of(turn: Turn) -> Recorded:
-    """The record behind a turn: for the packages of Dragoman itself, not for agent code."""
-    return turn._record
+    """The record of a turn: for the packages of Dragoman, not for agent code."""
+    return turn._recorded

@@ -10,7 +10,7 @@ too, so that it ports by changing its imports.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dragoman.executor.errors import (
     AuthenticatedExtendedCardNotConfiguredError,
@@ -266,8 +266,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise error_for(name)
+if not TYPE_CHECKING:  # else type checkers accept every name
+
+    def __getattr__(name: str) -> NoReturn:
+        raise error_for(name)
 
 
 def __dir__() -> list[str]:

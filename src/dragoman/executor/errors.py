@@ -9,11 +9,20 @@ from typing import Any
 
 from dragoman import errors
 from dragoman.errors import A2AError
+from dragoman.executor.missing import find_in_package
 
 
-class InternalError(A2AError):
+class _SdkError(A2AError):
+    """Takes a message and data, and has a message of its own."""
+
+    default = "Internal error"
+
     def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Internal error")
+        super().__init__(message=message or self.default)
+
+
+class InternalError(_SdkError):
+    pass
 
 
 class ServerError(A2AError):
@@ -24,75 +33,59 @@ class ServerError(A2AError):
         super().__init__(getattr(self.error, "message", "") or str(self.error) or "Internal error")
 
 
-class InvalidRequestError(errors.InvalidRequest):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Request payload validation error")
+class InvalidRequestError(_SdkError, errors.InvalidRequest):
+    default = "Request payload validation error"
 
 
-class InvalidParamsError(errors.InvalidParams):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Invalid parameters")
+class InvalidParamsError(_SdkError, errors.InvalidParams):
+    default = "Invalid parameters"
 
 
-class MethodNotFoundError(errors.MethodNotFound):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Method not found")
+class MethodNotFoundError(_SdkError, errors.MethodNotFound):
+    default = "Method not found"
 
 
-class UnsupportedOperationError(errors.UnsupportedOperation):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "This operation is not supported")
+class UnsupportedOperationError(_SdkError, errors.UnsupportedOperation):
+    default = "This operation is not supported"
 
 
-class TaskNotFoundError(errors.TaskNotFound):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message=message or "Task not found")
+class TaskNotFoundError(_SdkError, errors.TaskNotFound):
+    default = "Task not found"
 
 
-class TaskNotCancelableError(errors.TaskNotCancelable):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Task cannot be canceled")
+class TaskNotCancelableError(_SdkError, errors.TaskNotCancelable):
+    default = "Task cannot be canceled"
 
 
-class PushNotificationNotSupportedError(errors.PushNotSupported):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Push Notification is not supported")
+class PushNotificationNotSupportedError(_SdkError, errors.PushNotSupported):
+    default = "Push Notification is not supported"
 
 
-class ContentTypeNotSupportedError(errors.ContentTypeNotSupported):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Incompatible content types")
+class ContentTypeNotSupportedError(_SdkError, errors.ContentTypeNotSupported):
+    default = "Incompatible content types"
 
 
-class InvalidAgentResponseError(errors.InvalidAgentResponse):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Invalid agent response")
+class InvalidAgentResponseError(_SdkError, errors.InvalidAgentResponse):
+    default = "Invalid agent response"
 
 
-class JSONParseError(errors.ParseError):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "Invalid JSON payload")
+class JSONParseError(_SdkError, errors.ParseError):
+    default = "Invalid JSON payload"
 
 
-class ExtendedAgentCardNotConfiguredError(errors.ExtendedCardNotConfigured):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "There is no extended card")
+class ExtendedAgentCardNotConfiguredError(_SdkError, errors.ExtendedCardNotConfigured):
+    default = "There is no extended card"
 
 
 AuthenticatedExtendedCardNotConfiguredError = ExtendedAgentCardNotConfiguredError
 
 
-class ExtensionSupportRequiredError(errors.ExtensionRequired):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "An extension is required")
+class ExtensionSupportRequiredError(_SdkError, errors.ExtensionRequired):
+    default = "An extension is required"
 
 
-class VersionNotSupportedError(errors.VersionNotSupported):
-    def __init__(self, message: str | None = None, data: Any = None) -> None:
-        super().__init__(message or "The version is not supported")
+class VersionNotSupportedError(_SdkError, errors.VersionNotSupported):
+    default = "The version is not supported"
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

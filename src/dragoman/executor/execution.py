@@ -19,6 +19,7 @@ from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.executor import types
+from dragoman.executor.missing import find_in_package
 from dragoman.executor.sdk_aliases import SdkType, SdkValue, to_model, to_sdk
 from dragoman.executor.types import AgentCard
 from dragoman.model.card import AgentCard as Card
@@ -187,7 +188,7 @@ class EventQueue:
 
     def _status(self, status: TaskStatus, metadata: dict[str, Any]) -> None:
         turn = self._turn
-        if status.state.over:
+        if status.state.settled:
             turn.show()
             turn.finish(status.state, status.message, metadata)
         elif status.message is not None or metadata:
@@ -375,7 +376,4 @@ class ExecutorAgent(Agent):
             turn.say(message or (), metadata)
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

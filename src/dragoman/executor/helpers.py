@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from dragoman.executor.missing import find_in_package
 from dragoman.executor.sdk_aliases import to_sdk
 from dragoman.executor.types import (
     Artifact,
@@ -237,7 +238,4 @@ def _update(
     return TaskArtifactUpdateEvent(artifact, append=append, last_chunk=last_chunk)
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

@@ -10,6 +10,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import URLPath
 from starlette.routing import BaseRoute, Match, NoMatchFound
 
+from dragoman.executor.missing import find_in_package
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -67,7 +69,4 @@ def inside(framework: type[Starlette], app: Any, options: dict[str, Any]) -> Sta
     return outer
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

@@ -95,46 +95,6 @@ class SdkPart(content.Part, SdkValue, frozen=False):  # type: ignore[misc]
         return self.media_type
 
 
-class SdkMessage(content.Message, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkArtifact(content.Artifact, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkTask(task.Task, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkStatus(TaskStatus, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkStatusUpdate(StatusUpdate, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkArtifactUpdate(ArtifactUpdate, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkSkill(card.Skill, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkExtension(card.Extension, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkCapabilities(card.Capabilities, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
-class SdkProvider(card.Provider, SdkValue, frozen=False):  # type: ignore[misc]
-    pass
-
-
 class SdkInterface(card.Interface, SdkValue, frozen=False):  # type: ignore[misc]
     @property
     def transport(self) -> str:
@@ -153,20 +113,13 @@ LEGACY = ("url", "preferred_transport", "additional_interfaces", "protocol_versi
 """Members of older cards, and the handler that a card was given to."""
 
 _EMPTY = content.Part()
-_SDK_OF: dict[Any, Any] = {
-    card.Skill: SdkSkill,
-    card.Extension: SdkExtension,
-    card.Capabilities: SdkCapabilities,
-    card.Provider: SdkProvider,
-    card.Interface: SdkInterface,
-    card.AgentCard: SdkCard,
-    content.Part: SdkPart,
-    content.Message: SdkMessage,
-    content.Artifact: SdkArtifact,
-    task.Task: SdkTask,
-    TaskStatus: SdkStatus,
-    StatusUpdate: SdkStatusUpdate,
-    ArtifactUpdate: SdkArtifactUpdate,
+_SAME: tuple[Any, ...] = (
+    card.Skill, card.Extension, card.Capabilities, card.Provider, content.Message, content.Artifact, task.Task, TaskStatus,
+    StatusUpdate, ArtifactUpdate,
+)  # fmt: skip
+"""Types of our model whose members differ only in how they are spelled."""
+_SDK_OF: dict[Any, Any] = {card.Interface: SdkInterface, card.AgentCard: SdkCard, content.Part: SdkPart} | {
+    kind: type(kind)(f"Sdk{kind.__name__}", (kind, SdkValue), {}, frozen=False) for kind in _SAME
 }
 _TO_SDK = _SDK_OF | {sdk: sdk for sdk in _SDK_OF.values()}
 _TO_MODEL = {sdk: plain for plain, sdk in _SDK_OF.items()} | {plain: plain for plain in _SDK_OF}

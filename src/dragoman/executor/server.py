@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dragoman.executor.execution import AgentExecutor, ExecutorAgent, ServerCallContext, User
+from dragoman.executor.missing import find_in_package
 from dragoman.executor.sdk_aliases import SdkCard, to_model, to_sdk
 from dragoman.executor.types import (
     AGENT_CARD_WELL_KNOWN_PATH,
@@ -125,7 +126,7 @@ class DefaultRequestHandler:
         return self.build(self.agent_card)
 
     def build(self, card: Any, *, path: str = "", options: Any = None, **more: Any) -> Any:
-        """The ASGI app for `card`. `options` are those of the agent, all others as for `application`."""
+        """The ASGI app for `card`. `options` are those of the agent, `AppSettings` says what all others mean."""
         store = {"store": self.store} if self.store else {}
         return self.agent(card, **(options or {})).app(path=path or self.path or "/", **(store | more))
 
@@ -255,7 +256,4 @@ def add_a2a_routes_to_fastapi(
         app.router.routes.extend(routes or ())
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

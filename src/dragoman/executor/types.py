@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.executor.missing import find_in_package
 from dragoman.executor.sdk_aliases import (
     LEGACY,
     SdkMeta,
@@ -338,7 +339,4 @@ def get_requested_extensions(values: Sequence[str]) -> set[str]:
     return {uri.strip() for value in values for uri in value.split(",") if uri.strip()}
 
 
-def __getattr__(name: str) -> Any:
-    from dragoman.executor.missing import find_in_package
-
-    return find_in_package(name)
+__getattr__ = find_in_package

@@ -37,7 +37,7 @@ class FolderLock:
         self._folder = folder
         self._file: int | None = None
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Lock the folder, and create it if necessary. Raises `Unavailable` if another hub holds it."""
         if self._file is not None:
             return
@@ -47,8 +47,10 @@ class FolderLock:
         except OSError as error:
             raise Unavailable(f"the folder {self._folder} cannot be used: {error.strerror}") from error
         try:
-            if not _locked(file):
-                raise Unavailable(f"the folder {self._folder} is in use by another hub{_words(file)}")
+            if not _try_lock(file):
+                raise Unavailable(
+                    f"the folder {self._folder} is in use by another hub{_describe_holder(file)}"
+                )
         except BaseException:
             os.close(file)
             raise
@@ -57,15 +59,15 @@ class FolderLock:
         os.pwrite(file, msgspec.json.encode(holder), 0)
         self._file = file
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the lock. The file stays, because another process may have opened it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
-def _locked(file: int) -> bool:
-    """Try to lock the file."""
+def _try_lock(file: int) -> bool:
+    """False: another process holds the lock."""
     if sys.platform != "win32":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +81,8 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _words(file: int) -> str:
+def _describe_holder(file: int) -> str:
+    """Which process holds the lock, for an error message."""
     try:
         holder = msgspec.json.decode(os.pread(file, 4096, 0), type=_LockHolder)
     except msgspec.MsgspecError:

@@ -9,38 +9,56 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.buses import open_bus
+from dragoman.client.client import ConnectedPeers
+from dragoman.client.fetch import Fetcher
 from dragoman.dialects.arbiter import Resubscribe
 from dragoman.engine.engine import Engine
-from dragoman.engine.protocols import Bus, Peers, Push, Store
-from dragoman.engine.records import Snapshot
-from dragoman.engine.runner import FAILED
-from dragoman.errors import A2AError, InvalidAgentResponse, TaskNotCancelable, TaskNotFound, keep_going
-from dragoman.hub.agents.constitution import Constitution
-from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, Make
+from dragoman.engine.protocols import Push, Store, TaskInfo
+from dragoman.engine.push_configs import Delivery
+from dragoman.engine.records import Mail
+from dragoman.engine.run import FAILED
+from dragoman.engine.runner import TTL_SECONDS
+from dragoman.engine.snapshot import Snapshot
+from dragoman.errors import (
+    A2AError,
+    InvalidAgentResponse,
+    TaskClosed,
+    TaskNotCancelable,
+    TaskNotFound,
+    keep_going,
+)
+from dragoman.hub.agents.constitution import INDEX, Constitution
+from dragoman.hub.agents.constitution_agent import AgentParts
+from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, StoppableModel
+from dragoman.hub.agents.prompt import ConversationHistory
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.conversations.repair import restore_requests
-from dragoman.hub.errors import Conflict, NotFound
 from dragoman.hub.folder_lock import FolderLock
-from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE
-from dragoman.hub.metrics import HubMetrics, HubObserver
-from dragoman.hub.models.offered import ModelNames, Prices
+from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE, VIA
+from dragoman.hub.metrics import HubMetrics
+from dragoman.hub.models import Model
+from dragoman.hub.models.names import ModelNames
+from dragoman.hub.models.prices import Prices
+from dragoman.hub.observer import HubObserver
+from dragoman.hub.settings import Settings
 from dragoman.hub.store.artifacts import Artifacts
-from dragoman.hub.store.blobs import Blobs, BlobSweeper
+from dragoman.hub.store.blobs import BlobSweeper, open_blobs
 from dragoman.hub.store.catalogue import Catalogue
 from dragoman.hub.store.conversations import Conversations
-from dragoman.hub.store.database import Database
+from dragoman.hub.store.database import open_database
 from dragoman.hub.store.memories import Memories, Scratchpads
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
@@ -48,15 +66,20 @@ from dragoman.hub.store.spending import Spending, Usages
 from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
+from dragoman.hub.store.workspace_leases import WorkspaceLeases
 from dragoman.hub.tenants.admission import Admission, Budgets, Quotas, RequestRoom, TenantWatch
 from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, rename_tenant
+from dragoman.hub.tenants.users import Users
 from dragoman.hub.tools.fetcher import PageFetcher
+from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.remote_agents import HubPeers
+from dragoman.hub.tools.toolbox import build_tools, open_services
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import (
     Batch,
     Call,
     CancelTask,
+    CreatePushConfig,
     GetExtendedCard,
     GetOrigin,
     GetTask,
@@ -67,17 +90,28 @@ from dragoman.model.ops import (
     SendMessage,
     SubscribeToTask,
 )
-from dragoman.model.task import Task, TaskState
-from dragoman.model.usage import TokenUsage
+from dragoman.model.task import StatusUpdate, Task, TaskState
 from dragoman.observe.instrument import InstrumentedService
+from dragoman.observe.shared_quota import SharedQuota
+from dragoman.push.options import PushOptions
+from dragoman.push.seal import read_keys
+from dragoman.push.sender import open_push_sender
+from dragoman.server.routes import Conflict, NotFound
+from dragoman.stores import open_store
 
 log = logging.getLogger(__name__)
 
 A2A = "a2a"
-MAX_RELEASED = 500
-"""Requests that are checked together."""
+TAKEOVER_SECONDS = 30.0
+"""How long other hubs may take to continue all tasks of a lease that has expired."""
+START_SECONDS = 600
+"""How long after its message is stored a request may begin. After that, a message without a request is deleted."""
+RELEASE_BATCH = 500
+"""Requests that `_release_versions` checks at a time."""
 READ_OPERATIONS = (GetTask, ListTasks, SubscribeToTask, GetExtendedCard, GetOrigin)
 """Operations for a token that may only read. Push configs are not among them: they have the secrets of webhooks."""
+LAST_RECORDS = 8
+"""Records at the end of a log among which the last status is. Messages may follow it."""
 MAX_ATTEMPTS = 20
 """Restarts of a request without progress. A long reply of a model may take several restarts."""
 
@@ -87,148 +121,174 @@ class Hub:
 
     def __init__(
         self,
-        database: Database,
-        store: Store,
-        bus: Bus,
-        make: Make,
-        *,
-        code: Sequence[Agent],
-        index: Constitution,
-        quotas: Quotas,
-        remotes: Peers,
-        peers: Peers,
+        settings: Settings,
+        model: Model,
+        names: ModelNames,
         metrics: HubMetrics,
-        push: Push | None,
-        fetcher: PageFetcher,
-        keys: IdempotencyKeys,
-        folder: Path | None,
-        blobs: Blobs,
-        model_names: ModelNames,
-        prices: Prices,
-        admin_token_is_set: bool,
-        workspaces: Path | None,
+        *,
+        code: Sequence[Agent] = (),
+        store: str = "",
         **engine: Any,
     ) -> None:
-        self.database, self._store, self._bus = database, store, bus
-        self.folder_lock = FolderLock(folder) if folder is not None else None
-        """None: several hubs share the database."""
-        self.tenants, self.requests = Tenants(database), Requests(database)
-        self.identify_user: Callable[[str], Awaitable[Tenant]] | None = None
-        """Finds the tenant of a user's token, if the settings name an issuer (`api/access.py`)."""
-        contents = BlobSweeper(database, blobs)
-        self.deletion = TenantDeletion(database, store, workspaces, contents)
-        self._workspaces = workspaces
-        self.admin_token_is_set = admin_token_is_set
-        """The admin token is in the settings, so nobody can replace it here."""
-        self.policies, self.model_names = Policies(database), model_names
+        """`model` answers the prompts of all tenants, `names` are the models that they may name. `store`: the URL of the store, if not that
+        of the settings. `engine`: options of the engine."""
+        self.settings, self.model_names, self.metrics = settings, names, metrics
+        store_url, in_memory = store or settings.tasks, store == "memory:"
+        if not in_memory:
+            settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-        async def check_models(tenant: int, constitution: Constitution) -> None:
-            self.model_names.check(await self.policies.of(tenant), constitution)
-
-        self.catalogue = Catalogue(database, code, index=index, check=check_models)
+        # what is stored: tasks, tables, contents of files
+        self.store = open_store(store_url, folder=settings.folder)
+        self.bus = open_bus(settings.bus or store_url)
+        self.database = database = open_database(store_url, settings.folder, policy=settings.policy)
+        self.folder_lock = FolderLock(settings.folder) if store_url.startswith("sqlite:") else None
+        """None: several hubs share the database, or it is in memory."""
+        self._workspaces = None if in_memory else settings.folder / "workspaces"
+        blobs = open_blobs(settings.blobs, None if in_memory else settings.folder / "blobs")
+        self.tenants, self.policies = Tenants(database), Policies(database)
+        index = replace(INDEX, model=settings.index_model)
+        self.catalogue = Catalogue(database, code, index=index, names=names)
         self.catalogue.release_versions = self._release_versions
-        self.conversations = Conversations(database)
+        self.requests, self.conversations = Requests(database), Conversations(database)
+        self.idempotency_keys = IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
-        self.keys, self.quotas, self.metrics, self.fetcher = keys, quotas, metrics, fetcher
-        self.programs = AgentPrograms(
-            self.catalogue, self.tenants, self.quotas, self.requests, make, push=push is not None
+        self.spending, self.usages = Spending(database), Usages(database)
+
+        # what a tenant may do
+        self._fetch = Fetcher()
+        self.users = Users(self.tenants, settings, self._fetch) if settings.oidc_issuer else None
+        self._shared = _open_shared_quota(self.store, engine.get("ttl", TTL_SECONDS))
+        self.quotas = Quotas(
+            max_running=settings.max_concurrent,
+            per_minute=settings.rate_per_min,
+            burst=settings.rate_burst,
+            shared=self._shared,
         )
-        self.spending = Spending(database)
-        self.budgets = Budgets(self.spending, self.policies, prices, self.metrics)
+        prices = Prices(settings.prices, settings.currency)
+        self.budgets = Budgets(self.spending, self.policies, prices, metrics)
+
+        # what agents use
+        self.model = StoppableModel(
+            model, self.tenants, names=names, policies=self.policies, budgets=self.budgets
+        )
+        leases = WorkspaceLeases(database, seconds=settings.exec_seconds) if self._shared else None
+        self._services = open_services(settings, metrics, self.policies, leases)
+        self.fetcher: PageFetcher = self._services.fetcher
+        self.tools = build_tools(database, self._services, model=self.model, artifacts=self.artifacts)
+        parts = AgentParts(
+            model=self.model,
+            tools=self.tools,
+            catalogue=self.catalogue,
+            policies=self.policies,
+            remotes=self._services.remotes,
+            history=ConversationHistory(self.conversations, self.model),
+            pictures=Pictures(database, self.model),
+            prices=prices,
+        )
+        self.programs = AgentPrograms(
+            parts, self.tenants, self.quotas, self.requests, self.conversations, push=settings.push
+        )
+
+        # what runs them
+        self.observer = HubObserver(self.store.audit, metrics, self.usages, self.budgets, self.catalogue.code)
+        engine = {"max_attempts": MAX_ATTEMPTS, "observer": self.observer, **engine}
+        self.engine = Engine(
+            self.store,
+            self.bus,
+            self.programs.find,
+            peers=HubPeers(self._services.remotes, ConnectedPeers(), self.catalogue),
+            push=_push_sender(self.store, settings, self.tenants) if settings.push else None,
+            **engine,
+        )
+        self._service = InstrumentedService(ReplayingEngine(self.engine), self.observer)
+        """The engine behind the audit log, for requests from outside."""
         self.admission = Admission(
             self.tenants,
             self.catalogue,
             self.quotas,
-            self.metrics,
+            metrics,
             self.budgets,
             self.policies,
-            RequestRoom(store.index.size),
-            starts=lambda scope, task: self.engine.runner.runs(scope, task),
+            RequestRoom(self.store.index.size),
         )
+        self.quotas.runs_here = self._runs_here
+        contents = BlobSweeper(database, blobs)
+        self.deletion = TenantDeletion(database, self.store, self._workspaces, contents)
         self._watch = TenantWatch(
-            database, self.tenants, self.quotas, self.stop_tenant, self.admission.recheck_readers
+            database, self.tenants, self.quotas, self.stop_tenant, self.admission.check_readers_again
         )
-        self._periodic = [self.deletion.periodic, self._watch.periodic, contents.periodic]
-        outside = HubPeers(remotes, peers, self.catalogue)
-        self.usages = Usages(database)
-        self._counting: set[asyncio.Task[None]] = set()
-        self.observer = HubObserver(store, self.metrics, self.usages, self._count_code_usage)
-        engine = {"max_attempts": MAX_ATTEMPTS, "observer": self.observer, **engine}
-        self.engine = Engine(store, bus, self.programs.find, peers=outside, push=push, **engine)
-        self._service = InstrumentedService(ReplayingEngine(self.engine), self.observer)
-        """The engine behind the audit log, for requests from outside."""
+        self.periodic = [self.deletion.periodic, self._watch.periodic, contents.periodic]
+        """What the hub does in the background, from its start to its stop."""
 
-    async def start(self, **options: Any) -> None:
+    async def start(self) -> None:
         if self.folder_lock is not None:
-            self.folder_lock.take()
+            self.folder_lock.acquire()
         try:
             await self.database.open()
-            await self._store.open()
+            await self.store.open()
             if self.folder_lock is not None:  # two files; in PostgreSQL, tasks and tables are in one database
-                # before a task goes on: what runs writes its request again, and then nothing seems to be missing
-                await restore_requests(self._store, self.tenants, self.requests, self.conversations)
-            await self.engine.start(**options)
+                # before tasks continue: a running task stores its request again, and the search would end there
+                await restore_requests(self.store, self.tenants, self.requests, self.conversations)
+            await self.engine.start()
         except BaseException:
-            self._leave_folder()
+            self._unlock_folder()
             raise
-        for work in self._periodic:
+        if self.settings.admin_token:
+            await self.tenants.ensure_admin_token(self.settings.admin_token)
+        self._services.start()
+        for work in self.periodic:
             work.start()
 
-    async def stop(self, drain: float = 10.0) -> None:
-        for work in self._periodic:
+    async def stop(self) -> None:
+        for work in reversed(self.periodic):
             await work.stop()
         self.observer.close()
-        await self.engine.stop(drain)
-        if self._counting:
-            await asyncio.wait(self._counting)
+        await self.engine.drain(self.settings.drain)
+        if self._shared is not None:  # tasks that have ended have released their slots
+            await self._shared.close()
+        await self.engine.stop(self.settings.drain)
+        await self.budgets.flush()
         await self.usages.flush()
         await self.database.close()
-        self._leave_folder()
+        self._unlock_folder()
+        await self._services.close()
+        await self._fetch.close()
 
-    def _leave_folder(self) -> None:
+    def _unlock_folder(self) -> None:
         if self.folder_lock is not None:
-            self.folder_lock.leave()
-
-    def _count_code_usage(self, scope: Scope, used: TokenUsage) -> None:
-        """Count what an agent that is code reports against the budgets. (Models of constitutions count as they are called.)"""
-        if scope.agent in self.catalogue.code and scope.tenant.isdigit():
-            tokens = used.input_tokens + used.output_tokens
-            work = asyncio.create_task(self.budgets.count(int(scope.tenant), tokens, used.cost))
-            self._counting.add(work)
-            work.add_done_callback(self._counting.discard)
-
-    async def request_bytes(self, tenant: int) -> int:
-        """The bytes of the logs of a tenant's requests."""
-        return await self._store.index.size(str(tenant))
+            self.folder_lock.release()
 
     def metrics_text(self) -> bytes:
         """The metrics in the text format of Prometheus."""
-        return self.metrics.text(self.quotas.counts())
+        return self.metrics.render(self.quotas.counts())
 
     # -- Service: requests over A2A ------------------------------------------------------------------------------
 
     async def call(self, call: Call, request: Request) -> Any:
         _check_scope(call, request)
-        if not isinstance(
-            request, SendMessage | GetOrigin
-        ):  # a binding asks for the origin beside another request
-            await self._admit_read(call)
+        if isinstance(request, SendMessage):
+            return await self._send(call, request)
+        if isinstance(request, GetOrigin):  # a binding sends it beside the caller's request, which is counted
+            return await self._service.call(call, request)
+        await self._admit_read(call)
         if isinstance(request, CancelTask):
-            return await self._with_times(call, await self._cancel(call, request))
-        if not isinstance(request, SendMessage):
-            result = await self._service.call(call, request)
-            return await self._with_times(call, result) if isinstance(request, GetTask) else result
+            return await self._add_times(call, await self._cancel(call, request))
+        if isinstance(request, CreatePushConfig):
+            await self.admission.check_config_room(call.scope.tenant, request.config)
+        result = await self._service.call(call, request)
+        return await self._add_times(call, result) if isinstance(request, GetTask) else result
+
+    async def _send(self, call: Call, request: SendMessage) -> Any:
         async with self.admission.admit_message(call, request, via=A2A) as (call, request):
             result = await self._service.call(call, request)
         if call.dialect == ARBITER and _hub_failed(result):
             raise InvalidAgentResponse(AGENT_FAILED)
-        if (
-            isinstance(result, Task) and result.state is TaskState.CANCELED
-        ):  # perhaps before its agent started
-            await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
-            return await self._with_times(call, result)
-        return result
+        if not isinstance(result, Task) or result.state is not TaskState.CANCELED:
+            return result
+        # it may have been canceled before its agent started, which stores the request
+        await self.requests.store(int(call.scope.tenant), result.id, call.scope.agent, via=A2A)
+        return await self._add_times(call, result)
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         _check_scope(call, request)
@@ -251,7 +311,7 @@ class Hub:
 
     # -- native requests ---------------------------------------------------------------------------------------
 
-    async def ask(
+    async def start_request(
         self,
         tenant: Tenant,
         agent: str,
@@ -267,11 +327,16 @@ class Hub:
         `read_input` is called once the request is admitted, because it may fetch images. `inline` is an agent for this request
         alone.
         """
-        id = secrets.token_hex(8)
+        id, counted = secrets.token_hex(8), False
         if key:
+            # Count it before the key is stored: refused requests must not store keys.
+            if not await self.idempotency_keys.knows(tenant.id, key):
+                await self.admission.count_message(tenant)
+                counted = True
             id, before = await self._claim_key(tenant, key, id)
             self.metrics.count("idempotency_miss_total" if before is None else "idempotency_replay_total")
             if before is not None:
+                await self.admission.admit_read(tenant)  # it starts nothing
                 return before
         call = Call(
             scope=Scope(tenant.key, agent, tenant.key),
@@ -290,108 +355,158 @@ class Hub:
         metadata = {f"x-arbiter.{name}": value for name, value in (about or {}).items()}
         if conversation:
             metadata["x-arbiter.conversation_id"] = conversation
-        request = SendMessage(message=message, metadata=metadata)
         async with self.admission.admit_message(
-            call, request, via=NATIVE, conversation=conversation, inline=inline is not None
+            call,
+            SendMessage(message=message, metadata=metadata),
+            via=NATIVE,
+            conversation=conversation,
+            inline=inline is not None,
+            counted=counted,
         ) as (call, request):
             parts = await read_input()
             await self.admission.check_room(tenant, len(msgspec.json.encode(parts)))
-            metadata = request.metadata
             if inline is not None:
-                metadata = {
-                    **metadata,
-                    AGENT_VERSION: (await self.catalogue.store_inline(tenant.id, inline)).version,
-                }
-            request = replace(request, message=replace(request.message, parts=parts), metadata=metadata)
-            if conversation:
-                await self.conversations.add_question(conversation, id, message_text(parts))
-            try:
-                await self.observer.deliver(self.engine, call, request)
-            except A2AError:
-                if conversation:
-                    await self.conversations.remove_question(id)
-                raise
+                entry = await self.catalogue.store_inline(tenant.id, inline)
+                request = replace(request, metadata={**request.metadata, AGENT_VERSION: entry.version})
+            request = replace(request, message=replace(request.message, parts=parts))
+            await self._deliver(call, request, tenant, conversation)
+        version = request.metadata.get(AGENT_VERSION)
         await self.requests.store(
-            tenant.id, id, agent, via=NATIVE, conversation=conversation, version=metadata.get(AGENT_VERSION)
+            tenant.id, id, agent, via=NATIVE, conversation=conversation, version=version
         )
         return await self.requests.find(tenant.id, id) or StoredRequest(
             request_id=id, agent_id=agent, conversation_id=conversation, via=NATIVE
         )
 
+    async def _deliver(self, call: Call, request: SendMessage, tenant: Tenant, conversation: int) -> None:
+        """Deliver the first message of a request. It is in its conversation before the request starts."""
+        if not conversation:
+            await self.observer.deliver(self.engine, call, request)
+            return
+        id, text = request.message.task_id, message_text(request.message.parts)
+        await self.conversations.add_question(tenant.id, conversation, id, text)
+        try:
+            await self.observer.deliver(self.engine, call, request)
+        except A2AError:
+            await self.conversations.remove_question(tenant.id, id)
+            raise
+
     async def _claim_key(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
         """The id of the request that a key stands for, and the request, if it has started."""
-        known = await self.keys.claim(tenant.id, key, id)
+        known = await self.idempotency_keys.claim(tenant.id, key, id)
         before = await self.requests.find(tenant.id, known) if known != id else None
         if before is None:
             return known, None  # new, or starting: the engine knows whether it is the first
         try:
-            await self.snapshot(tenant, before)
+            await self.info(tenant, before)
         except NotFound:
-            await self.keys.renew(tenant.id, key, id)
-            return id, None
+            return await self.idempotency_keys.renew(tenant.id, key, known, id), None
         return known, before
 
     async def find(self, tenant: Tenant, request: str) -> StoredRequest:
         """A request of a tenant. Raises `NotFound`."""
-        asked = await self._find_request(tenant.key, request)
-        if asked is None:
+        stored = await self._find_request(tenant.key, request)
+        if stored is None:
             raise NotFound(f"there is no request {request[:80]!r}")
-        return asked
+        return stored
 
-    async def snapshot(self, tenant: Tenant, asked: StoredRequest) -> Snapshot:
+    async def snapshot(self, tenant: Tenant, stored: StoredRequest) -> Snapshot:
         """The state of a request. Raises `NotFound`."""
         try:
-            return await self._store.scope(self._scope(tenant, asked)).load(asked.request_id)
+            return await self.store.scope(self._scope(tenant, stored)).load(stored.request_id)
         except TaskNotFound:
-            raise NotFound(f"there is no request {asked.request_id!r}") from None
+            raise NotFound(f"there is no request {stored.request_id!r}") from None
+
+    async def info(self, tenant: Tenant, stored: StoredRequest) -> TaskInfo:
+        """What is known of a request without reading its log, which may be long. Raises `NotFound`."""
+        try:
+            return await self.store.index.get(self._scope(tenant, stored), stored.request_id)
+        except TaskNotFound:
+            raise NotFound(f"there is no request {stored.request_id!r}") from None
+
+    async def describe(self, tenant: Tenant, stored: StoredRequest) -> dict[str, Any]:
+        """A request for a list. Of its log only the end is read: a tenant may have many that are long. Raises `NotFound`."""
+        info = await self.info(tenant, stored)
+        last: StatusUpdate | None = None
+        if info.state.interrupted or info.state in (TaskState.FAILED, TaskState.REJECTED):
+            last = await self._last_update(tenant, stored, info)
+        return events.describe_request(stored, info, last)
+
+    async def _last_update(self, tenant: Tenant, stored: StoredRequest, info: TaskInfo) -> StatusUpdate:
+        try:
+            end = await self.store.scope(info.scope).read(info.id, after=max(0, info.seq - LAST_RECORDS))
+        except TaskNotFound:
+            raise NotFound(f"there is no request {info.id!r}") from None
+        updates = [record.body for record in end if isinstance(record.body, StatusUpdate)]
+        if updates and updates[-1].status.state is info.state:
+            return updates[-1]
+        known = await self.snapshot(tenant, stored)
+        return StatusUpdate(
+            task_id=info.id, context_id=known.context_id, status=known.status, metadata=known.metadata
+        )
 
     async def events(
-        self, tenant: Tenant, asked: StoredRequest, since: int = 0
+        self, tenant: Tenant, stored: StoredRequest, since: int = 0
     ) -> AsyncIterator[list[HubEvent]]:
-        """The events of a request after `since`, up to `done`."""
-        snapshot = await self.snapshot(tenant, asked)
-        reading = HubEventReader(tenant, asked, code=asked.agent_id in self.catalogue.code)
-        batches = events.events(self.engine.readers, snapshot, reading, since)
-        if snapshot.mails[-1][1].generation != tenant.generation:
-            # what began with a token that is revoked ends by itself, and its caller sees how
+        """The events of a request after `since`, up to `done`. Raises `NotFound`.
+
+        The log is read piece by piece as they are sent: readers that are slow do not hold logs in memory.
+        """
+        log, id = self.store.scope(self._scope(tenant, stored)), stored.request_id
+        try:
+            head = await log.head(id)
+            (last,) = await log.read(id, after=head.mail - 1, limit=1)
+        except TaskNotFound:
+            raise NotFound(f"there is no request {id!r}") from None
+        event_reader = HubEventReader(tenant, stored, code=stored.agent_id in self.catalogue.code)
+        batches = events.events(self.engine.readers, head, event_reader, since)
+        if not isinstance(last.body, Mail) or last.body.generation != tenant.generation:
+            # a task of a revoked token is canceled, and the caller who started it may see that
             batches = self.admission.while_valid(tenant.principal, batches)
         async for batch in batches:
-            if asked.conversation_id and batch[-1].kind == "done":
-                await self.store_answers(tenant, asked.conversation_id)
+            if stored.conversation_id and batch[-1].kind == "done":
+                await self.store_answers(tenant, stored.conversation_id)
             yield batch
 
     async def answer(
-        self, tenant: Tenant, asked: StoredRequest, text: str, *, question: int | None = None
+        self, tenant: Tenant, stored: StoredRequest, text: str, *, question: int | None = None
     ) -> Snapshot:
         """Answer the question that a request waits with. Returns its state before.
 
-        `question`: the `last_seq` with which the caller saw the question. Two answers with the same number are one. Raises `Conflict` if
-        the request does not wait, or not with this question any more.
+        `question`: the `last_seq` with which the caller saw the question. Raises `Conflict` if the request does not wait, or not with
+        this question any more.
         """
-        snapshot = await self.snapshot(tenant, asked)
+        snapshot = await self.snapshot(tenant, stored)
         if not snapshot.state.interrupted:
-            raise Conflict(f"request {asked.request_id!r} does not wait for an answer")
-        if question is not None and question != snapshot.seq:
-            raise Conflict(f"request {asked.request_id!r} does not wait with this question any more")
+            raise Conflict(f"request {stored.request_id!r} does not wait for an answer")
         message = Message(
-            message_id=secrets.token_hex(8) if question is None else f"{asked.request_id}-answer-{question}",
-            task_id=asked.request_id,
+            message_id=secrets.token_hex(8),
+            task_id=stored.request_id,
             context_id=snapshot.context_id,
             role=Role.USER,
             parts=(Part(text=text),),
         )
-        call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, dialect=NATIVE)
-        async with self.admission.admit_message(
-            call, SendMessage(message=message), via=NATIVE, conversation=asked.conversation_id, inline=True
-        ) as (call, request):
-            await self.observer.deliver(self.engine, call, request)
+        call = Call(
+            scope=self._scope(tenant, stored), principal=tenant.principal, dialect=NATIVE, answers=question
+        )
+        try:
+            async with self.admission.admit_message(
+                call,
+                SendMessage(message=message),
+                via=NATIVE,
+                conversation=stored.conversation_id,
+                inline=True,
+            ) as (call, request):
+                await self.observer.deliver(self.engine, call, request)
+        except TaskClosed as error:  # it ended, or somebody else was faster
+            raise Conflict(error.message) from None
         return snapshot
 
     async def cancel(self, tenant: Tenant, request: str) -> bool:
         """Cancel a running request; False if it does not run."""
         try:
-            asked = await self.find(tenant, request)
-            call = Call(scope=self._scope(tenant, asked), principal=tenant.principal, strict_cancel=True)
+            stored = await self.find(tenant, request)
+            call = Call(scope=self._scope(tenant, stored), principal=tenant.principal, strict_cancel=True)
             await self._cancel(call, CancelTask(id=request))
         except (NotFound, TaskNotFound, TaskNotCancelable):
             return False
@@ -399,55 +514,88 @@ class Hub:
 
     async def _cancel(self, call: Call, request: CancelTask) -> Any:
         """Cancel a task. A request that is canceled before its agent starts is stored too."""
-        asked = await self._find_request(call.scope.tenant, request.id, call.scope.agent)
+        stored = await self._find_request(call.scope.tenant, request.id, call.scope.agent)
         task = await self._service.call(call, request)
-        if asked is not None and asked.via:
+        if stored is not None and stored.via:
             await self.requests.store(
                 int(call.scope.tenant),
-                asked.request_id,
-                asked.agent_id,
-                via=asked.via,
-                conversation=asked.conversation_id,
+                stored.request_id,
+                stored.agent_id,
+                via=stored.via,
+                conversation=stored.conversation_id,
             )
         return task
 
+    async def delete_request(self, tenant: Tenant, request: str) -> None:
+        """Delete a request that has ended, with the tasks of the agents that worked for it. Raises `NotFound` and `Conflict`.
+
+        The tasks are deleted first, in one transaction. If the hub is killed after that, the request is not found any more; its row is
+        deleted by the next attempt, or by `Retention`.
+        """
+        stored = await self.find(tenant, request)
+        with suppress(NotFound):
+            snapshot = await self.snapshot(tenant, stored)
+            if not snapshot.terminal:
+                raise Conflict(f"request {stored.request_id!r} has not ended: cancel it first")
+            if stored.conversation_id:
+                await self.store_answers(tenant, stored.conversation_id)
+            await self.store.purge_tasks(await self._with_child_tasks(snapshot))
+            self.admission.room.forget(tenant.key)
+        await self.requests.delete([(tenant.id, stored.request_id, stored.agent_id)])
+
+    async def _with_child_tasks(self, snapshot: Snapshot) -> list[tuple[Scope, str]]:
+        """A task, and those that agents of this hub do for it."""
+        found = [(snapshot.scope, snapshot.task_id)]
+        for child in snapshot.children.values():
+            with suppress(TaskNotFound):  # of an agent elsewhere
+                task = await self.store.scope(replace(snapshot.scope, agent=child.peer)).load(child.task)
+                if VIA not in task.mails[0][1].metadata:  # else the tenant asked for it
+                    found += await self._with_child_tasks(task)
+        return found
+
     async def store_answers(self, tenant: Tenant, conversation: int) -> None:
-        """Add the answers of finished requests to their conversation."""
+        """Add the answers of finished requests to their conversation. Remove messages whose request never began."""
         for request in await self.conversations.unanswered(conversation):
             try:
-                snapshot = await self.snapshot(tenant, await self.find(tenant, request))
-            except NotFound:
-                continue
-            if not snapshot.terminal:
+                stored = await self.find(tenant, request)
+                if not (await self.info(tenant, stored)).done:
+                    continue
+                snapshot = await self.snapshot(tenant, stored)
+            except NotFound:  # its hub was killed, or its caller left, before the request was accepted
+                before = int(time.time() - START_SECONDS)
+                await self.conversations.remove_question(tenant.id, request, before=before)
                 continue
             await events.store_answer(self.conversations, conversation, snapshot)
 
     async def _release_versions(self, tenant: int) -> int:
         """Release the versions of agents whose requests have ended, so that they can be deleted. Returns how many requests."""
         known, ended = await self.tenants.current(tenant), []
-        for asked in await self.requests.with_version(tenant, MAX_RELEASED) if known is not None else ():
+        for stored in (
+            await self.requests.list_with_version(tenant, RELEASE_BATCH) if known is not None else ()
+        ):
             try:
-                if known is not None and (await self.snapshot(known, asked)).terminal:
-                    ended.append(asked)
+                if known is not None and (await self.info(known, stored)).done:
+                    ended.append(stored)
             except NotFound:
-                ended.append(asked)
+                ended.append(stored)
         await self.requests.release_versions(tenant, ended)
         return len(ended)
 
     # -- administration ---------------------------------------------------------------------------------------
 
-    async def rename_tenant(self, tenant: Tenant, name: str, *, actor: str = "admin") -> Tenant:
+    async def rename_tenant(self, tenant: Tenant, name: str) -> Tenant:
         """Raises `InvalidParams` and `Conflict`."""
-        return await rename_tenant(self.tenants, self._store.catalogue, tenant, name, actor=actor)
+        return await rename_tenant(self.tenants, self.store.catalogue, tenant, name, actor="admin")
 
     def export_tenant(self, tenant: Tenant) -> AsyncGenerator[bytes, None]:
-        """Everything of a tenant, as a ZIP archive."""
-        export = TenantExport(self.database, self._store, self.artifacts, self._workspaces)
-        return export.archive(tenant)
+        """Everything of a tenant, as a ZIP archive, while the token of the request is valid."""
+        export = TenantExport(self.database, self.store, self.artifacts, self._workspaces)
+        archive = export.archive(tenant)
+        return archive if tenant.token is None else self.admission.while_valid(tenant.principal, archive)
 
-    async def delete_tenant(self, tenant: Tenant, *, actor: str = "admin") -> None:
+    async def delete_tenant(self, tenant: Tenant) -> None:
         """Disable a tenant, stop its work, and start to delete everything it has. Raises `NotFound`."""
-        await self.deletion.begin(tenant, actor=actor)
+        await self.deletion.begin(tenant, actor="admin")
         await self.stop_tenant(replace(tenant, disabled=True))
 
     async def stop_tenant(self, tenant: Tenant) -> tuple[int, bool]:
@@ -473,39 +621,63 @@ class Hub:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    async def _with_times(self, call: Call, task: Task) -> Task:
+    async def _add_times(self, call: Call, task: Task) -> Task:
         """Add the times of the request and of its last change, in seconds, to a task's metadata."""
-        asked = await self._find_request(call.scope.tenant, task.id, call.scope.agent)
-        if asked is None:
+        stored = await self._find_request(call.scope.tenant, task.id, call.scope.agent)
+        if stored is None:
             return task
         at = task.status.timestamp
         changed = int(datetime.fromisoformat(at).timestamp()) if at else 0
         about = {
-            "x-arbiter.agent_id": asked.agent_id,
+            "x-arbiter.agent_id": stored.agent_id,
             **task.metadata,
-            "x-arbiter.created_at": asked.started_at,
-            "x-arbiter.updated_at": max(asked.started_at, changed),
+            "x-arbiter.created_at": stored.started_at,
+            "x-arbiter.updated_at": max(stored.started_at, changed),
         }
         return replace(task, metadata=about)
 
+    def _runs_here(self, tenant: str, agent: str, task: str) -> bool:
+        return self.engine.runner.runs(Scope(tenant, agent, tenant), task)
+
     async def _find_request(self, tenant: str, request: str, agent: str = "") -> StoredRequest | None:
         """A stored request, or a running one that is not stored yet; of `agent`, or of any agent."""
-        asked = await self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
-        if asked is not None:
-            return asked
-        for (at, task), running in self.quotas.of(tenant).items():
-            if task == request and running.asked and agent in ("", at):
+        stored = await self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
+        if stored is not None:
+            return stored
+        for (running_agent, task), running in self.quotas.of(tenant).items():
+            if task == request and running.asked and agent in ("", running_agent):
                 return StoredRequest(
                     request_id=request,
-                    agent_id=at,
+                    agent_id=running_agent,
                     conversation_id=running.conversation,
                     via=running.via,
                     started_at=running.at,
                 )
         return None
 
-    def _scope(self, tenant: Tenant, asked: StoredRequest) -> Scope:
-        return Scope(tenant.key, asked.agent_id, tenant.key)
+    def _scope(self, tenant: Tenant, stored: StoredRequest) -> Scope:
+        return Scope(tenant.key, stored.agent_id, tenant.key)
+
+
+def _open_shared_quota(store: Store, ttl: float) -> SharedQuota | None:
+    """Counts rates and running requests over all hubs of a store; None for a store of one machine."""
+    if not store.quotas.spans_machines:
+        return None
+    # other hubs continue the tasks of a dead hub after its lease: until then they keep their slots
+    return SharedQuota(store.quotas, slot_seconds=ttl + TAKEOVER_SECONDS)
+
+
+def _push_sender(store: Store, settings: Settings, tenants: Tenants) -> Push:
+    """Sends push notifications: to public addresses, unless the operator allows private ones, and only for tokens that are not revoked."""
+
+    async def may_send(delivery: Delivery) -> bool:
+        token = delivery.webhook.generation
+        return token is None or token in await tenants.generations(int(delivery.scope.tenant))
+
+    options = PushOptions(
+        allow_private=settings.allow_private, http=settings.allow_private, seal=read_keys(settings.push_seal)
+    )
+    return open_push_sender(store, options, issuer=settings.public_url, may_send=may_send)
 
 
 def _check_scope(call: Call, request: Request) -> None:
@@ -516,9 +688,9 @@ def _check_scope(call: Call, request: Request) -> None:
 
 
 def _hub_failed(result: Any) -> bool:
-    """True if the hub, not the agent, ended the task."""
+    """True if the task failed because of an error of the hub, not of the agent."""
     if not isinstance(result, Task) or result.state is not TaskState.FAILED:
         return False
     message = result.status.message
-    raised = message is not None and message.text == FAILED
-    return raised or result.metadata.get("x-arbiter.error_type") == FAILED_CODE
+    internal_error = message is not None and message.text == FAILED
+    return internal_error or result.metadata.get("x-arbiter.error_type") == FAILED_CODE

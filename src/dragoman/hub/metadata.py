@@ -4,9 +4,9 @@
 between agents of the hub. It is removed from messages of other callers:
 
     x-arbiter.conversation_id   the conversation a native request belongs to
-    x-arbiter.original          what the user asked in the first place
+    x-arbiter.original          the first message of the user
     x-arbiter.channel           `voice`: this answer is read aloud, whatever the constitution says; `text`: it is not
-    x-arbiter.relay, .stream_id, .budget, .asker, .context   from the agent that delegates
+    x-arbiter.relay, .stream_id, .budget, .asker, .context   set by an agent that delegates
 
 The last status of a task has `x-arbiter.agent_id .input_tokens .output_tokens .stop_reason .files_bytes`, on failure
 `.error .error_type`, and `.gate_approved` when an advisor approved the answer. Its message is the answer, with the id

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class PeriodicWork:
-    """Calls `work` from `start` to `stop`. It returns how many seconds to wait before the next call.
+    """Calls `work` from `start` to `stop`, each time after the seconds that it returned; None: after `retry` seconds.
 
     An error is logged, those that are `expected` in one line, and `work` is called again after `retry` seconds.
     """
@@ -20,12 +20,12 @@ class PeriodicWork:
     def __init__(
         self,
         what: str,
-        work: Callable[[], Awaitable[float]],
+        work: Callable[[], Awaitable[float | None]],
         *,
         retry: float,
         expected: tuple[type[Exception], ...] = (A2AError,),
     ) -> None:
-        self._what, self._work, self._retry, self._expected = what, work, retry, expected
+        self.what, self._work, self._retry, self._expected = what, work, retry, expected
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -34,7 +34,7 @@ class PeriodicWork:
 
     def start(self) -> None:
         if not self.running:
-            self._task = asyncio.create_task(self._repeat(), name=f"dragoman-hub: {self._what}")
+            self._task = asyncio.create_task(self._repeat(), name=f"dragoman-hub: {self.what}")
 
     async def stop(self) -> None:
         """Cancel the work, and wait for its end."""
@@ -44,7 +44,7 @@ class PeriodicWork:
 
     async def _repeat(self) -> None:
         while True:
-            pause = self._retry
-            with keep_going(log, self._what, *self._expected):
+            pause = None
+            with keep_going(log, self.what, *self._expected):
                 pause = await self._work()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._retry if pause is None else pause)

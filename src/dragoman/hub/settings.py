@@ -7,7 +7,8 @@ is the default below.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,17 +17,20 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dragoman.client.config import CONFIG, explain, place_of, read_table, unknown_setting
+from dragoman.client.config import CONFIG, explain, place_of, read_settings
 from dragoman.errors import InvalidParams
-from dragoman.hub.models.offered import Price, read_price
+from dragoman.hub.models.prices import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
 from dragoman.hub.tenants.policy import Policy, validate
+from dragoman.server.address import is_loopback
 from dragoman.server.limits import Limits
 
 ENVIRONMENT, FLAG = "the environment", "a flag"
 PREFIX = "DRAGOMAN_"
-SECRET = ("admin_token", "bus", "metrics_token", "push_seal", "search_key", "store")
-KEYS = {
+MIN_ADMIN_TOKEN_CHARACTERS = 16
+"""Of a hub that listens on more than loopback."""
+SECRETS = ("admin_token", "bus", "metrics_token", "push_seal", "search_key", "store")
+PROVIDER_KEYS = {
     "OPENAI_API_KEY": "openai/gpt-6-luna",
     "ANTHROPIC_API_KEY": "anthropic/claude-haiku-5-5",
     "OPENROUTER_API_KEY": "openrouter/~anthropic/claude-haiku-latest",
@@ -34,11 +38,11 @@ KEYS = {
     "GEMINI_API_KEY": "gemini/gemini-flash-latest",
     "GROQ_API_KEY": "groq/openai/gpt-oss-20b",
 }
-"""Variables with providers' keys, in the order of preference, and the default model of each: small and cheap ones, as the
-providers listed them in November 2026, by a name that moves on (`-latest`) if there is one."""
+"""Environment variables with keys of providers, in the order of preference, and the default model of each: a small and cheap one, as
+the provider listed it in November 2026, by a name that follows new versions (`-latest`) if there is one."""
 
 
-_EACH = Limits()
+_LIMITS = Limits()
 Whole = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -47,7 +51,7 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class Settings(Policy, frozen=True, kw_only=True):
-    """The members of `Policy` are what tenants may use and store that have no policy of their own."""
+    """The members of `Policy` are the policy of the hub: it applies to tenants that have none of their own."""
 
     host: str = "127.0.0.1"
     port: Port = 8080
@@ -62,7 +66,7 @@ class Settings(Policy, frozen=True, kw_only=True):
     store: str = ""
     """`postgresql://host/database`: tasks and tables are there, for any number of hubs; empty: in SQLite files in `data`."""
     bus: str = ""
-    """`nats://host`: where the hubs of one store tell each other of news; empty: the store."""
+    """`nats://host`: the bus by which the hubs of one store wake each other; empty: the store."""
     blobs: str = ""
     """Where the contents of large files are: a folder, or `s3://bucket/prefix`; empty: `blobs` in `data`."""
     admin_token: str = ""
@@ -87,13 +91,13 @@ class Settings(Policy, frozen=True, kw_only=True):
     text_commands: tuple[str, ...] = ()
     """Models of providers that write their commands as text, because they cannot call tools: `ollama`, `ollama/gemma*`, `*`."""
     plain_models: tuple[str, ...] = ()
-    """Models of providers that are too small for commands: their prompt has only the question."""
+    """Models of providers that are too small for commands: their prompt does not explain any."""
     context_window: Whole = 128_000
-    """Tokens that models of providers read at once: conversations that come near are summed up. 0: never."""
+    """The context window of providers' models, in tokens. Longer conversations are summarized. 0: never."""
     agents: tuple[str, ...] = ()
     """Python files whose agents every tenant has."""
     model_aliases: dict[str, str] = {}
-    """Names that constitutions may use for a model: `fast = "openai/gpt-4o-mini"`."""
+    """Names that constitutions may use for a model: `fast = "openai/gpt-6-luna"`."""
     prices: dict[str, Price] = {}
     """What a million tokens of a model cost, by its name or a pattern."""
     currency: str = "USD"
@@ -105,10 +109,10 @@ class Settings(Policy, frozen=True, kw_only=True):
     max_connections: Whole = 256
     """How many clients may be connected at once; 0: any number."""
     max_body: Count = 16 << 20
-    head_timeout: Seconds = _EACH.head_timeout
-    body_timeout: Seconds = _EACH.body_timeout
-    write_timeout: Seconds = _EACH.write_timeout
-    read_rate: Count = _EACH.read_rate
+    head_timeout: Seconds = _LIMITS.head_timeout
+    body_timeout: Seconds = _LIMITS.body_timeout
+    write_timeout: Seconds = _LIMITS.write_timeout
+    read_rate: Count = _LIMITS.read_rate
     """Limits of one request; see `server.limits.Limits`."""
     idempotency_hours: Amount = 24.0
     """How long an Idempotency-Key is valid."""
@@ -125,7 +129,7 @@ class Settings(Policy, frozen=True, kw_only=True):
     """The web search of `/search`; empty: Brave's if there is a key, else none."""
     search_key: str = ""
     search_url: str = ""
-    """The address of a SearXNG server, or of something that stands for another engine."""
+    """The address of a SearXNG server, or another address for one of the other engines."""
     search_private: bool = False
     """The search engine may be at an address that is not public."""
     push: bool = False
@@ -137,7 +141,7 @@ class Settings(Policy, frozen=True, kw_only=True):
     exec_image: str = ""
     """Run them in containers of this image, with Docker; empty: in processes of this machine."""
     exec_unconfined: bool = False
-    """Run them also where they cannot be confined: they can read the hub's files and use the network."""
+    """Run commands even if they cannot be confined: they can read the hub's files and use the network."""
     exec_seconds: Seconds = 30.0
     exec_memory_mb: Count = 512
     exec_disk_mb: Count = 1024
@@ -177,18 +181,17 @@ class Settings(Policy, frozen=True, kw_only=True):
     def describe(self) -> dict[str, Any]:
         """The settings without secrets."""
         values = msgspec.structs.asdict(self)
-        return {name: _masked(value) if name in SECRET else value for name, value in values.items()}
+        return {name: _mask(value) if name in SECRETS else value for name, value in values.items()}
 
 
-TYPES: dict[str, str] = {**Settings.__annotations__, **Policy.__annotations__}
-"""The settings, and their types as they are written."""
+DEFAULTS: dict[str, Any] = msgspec.structs.asdict(Settings())
 
 
 class InvalidSetting(Exception):
     """A setting has an invalid value."""
 
 
-def settings(
+def load_settings(
     flags: Mapping[str, Any] | None = None,
     *,
     environment: Mapping[str, str] | None = None,
@@ -198,76 +201,88 @@ def settings(
     environment = os.environ if environment is None else environment
     out = Settings()
     for source, values in (
-        (config, _file(config)),
-        (ENVIRONMENT, _environment(environment)),
+        (config, _read_file(config)),
+        (ENVIRONMENT, _read_environment(environment)),
         (FLAG, {name: value for name, value in (flags or {}).items() if value is not None}),
     ):
-        out = _with(out, values, source)
-    if out.store and not out.store.startswith(("postgresql://", "postgres://")):
+        out = _override(out, values, source)
+    _check(out)
+    if not out.model and find_spec("any_llm") is not None:
+        out = replace(
+            out, model=next((model for key, model in PROVIDER_KEYS.items() if environment.get(key)), "")
+        )
+    return out
+
+
+def _check(settings: Settings) -> None:
+    """Refuse values that are invalid only together, or that msgspec cannot check."""
+    try:
+        settings.policy  # noqa: B018
+    except InvalidParams as error:
+        raise InvalidSetting(error.message) from None
+    try:
+        find_zone(settings.timezone)
+    except InvalidParams as error:
+        raise InvalidSetting(f"--timezone: {error.message}") from None
+    if settings.store and not settings.store.startswith(("postgresql://", "postgres://")):
         raise InvalidSetting(
             "the store of a hub is postgresql://host/database; without one, its SQLite files are in its folder (--data)"
         )
-    _check_search(out)
-    try:
-        find_zone(out.timezone)
-    except InvalidParams as error:
-        raise InvalidSetting(f"--timezone: {error.message}") from None
-    if out.strict and (out.push or out.grpc_port is not None):
+    if settings.search_engine == "searxng" and not settings.search_url:
+        raise InvalidSetting("--search-engine searxng needs the address of the server: --search-url")
+    if settings.search_engine in ("brave", "tavily") and not settings.search_key:
+        raise InvalidSetting(f"--search-engine {settings.search_engine} needs a key: DRAGOMAN_SEARCH_KEY")
+    if settings.search_url and not settings.search:
+        raise InvalidSetting("--search-url needs --search-engine")
+    if settings.strict and (settings.push or settings.grpc_port is not None):
         raise InvalidSetting(
             "--strict has neither push notifications nor gRPC: leave out --push and --grpc-port"
         )
-    if not out.tls_cert and (out.tls_key or out.tls_client_ca):
+    if not settings.tls_cert and (settings.tls_key or settings.tls_client_ca):
         raise InvalidSetting("--tls-key and --tls-client-ca need --tls-cert")
-    try:
-        out.policy  # noqa: B018
-    except InvalidParams as error:
-        raise InvalidSetting(error.message) from None
-    if out.oidc_issuer and not out.oidc_audience:
+    if 0 < len(settings.admin_token) < MIN_ADMIN_TOKEN_CHARACTERS and not is_loopback(settings.host):
+        raise InvalidSetting(
+            f"the admin token has fewer than {MIN_ADMIN_TOKEN_CHARACTERS} characters, so that it could be guessed, and the hub listens "
+            f"on {settings.host}: leave it out, and the hub makes one"
+        )
+    if settings.oidc_issuer and not settings.oidc_audience:
         raise InvalidSetting("oidc_issuer needs oidc_audience: what the tokens of the issuer must be for")
-    if not out.model and find_spec("any_llm") is not None:
-        out = replace(out, model=next((model for key, model in KEYS.items() if environment.get(key)), ""))
-    return out
 
 
-def _check_search(out: Settings) -> None:
-    if out.search_engine == "searxng" and not out.search_url:
-        raise InvalidSetting("--search-engine searxng needs the address of the server: --search-url")
-    if out.search_engine in ("brave", "tavily") and not out.search_key:
-        raise InvalidSetting(f"--search-engine {out.search_engine} needs a key: DRAGOMAN_SEARCH_KEY")
-    if out.search_url and not out.search:
-        raise InvalidSetting("--search-url needs --search-engine")
-
-
-def _file(config: str) -> dict[str, Any]:
+def _read_file(config: str) -> dict[str, Any]:
     try:
-        table = read_table("hub", config)
+        return read_settings("hub", DEFAULTS, config)
     except ValueError as error:
         raise InvalidSetting(str(error)) from error
-    if not isinstance(table, dict):
-        raise InvalidSetting(f"{place_of(['hub'], config)}: hub is not a table ([hub])")
-    for name in table:
-        if name not in Settings.__struct_fields__:
-            fault = unknown_setting(name, Settings.__struct_fields__, "hub")
-            raise InvalidSetting(f"{place_of(['hub', name], config)}: {fault}")
-    return dict(table)
 
 
-def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name in Settings.__struct_fields__:
+    for name, default in DEFAULTS.items():
         value = environment.get(PREFIX + name.upper())
         if value is not None:
-            several = any(word in TYPES[name] for word in ("tuple", "dict", "Patterns"))
+            several = isinstance(default, tuple | dict)
             out[name] = [each.strip() for each in value.split(",") if each.strip()] if several else value
     return out
+
+
+def misspelled(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that nobody reads and that are nearly called like a setting, each with the name of that setting."""
+    known = [PREFIX + name.upper() for name in DEFAULTS]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            close = get_close_matches(
+                name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], 1, 0.8
+            )
+            yield from ((name, PREFIX + each) for each in close)
 
 
 _ALL_OR_NONE = {"true": ("*",), "['true']": ("*",), "false": (), "['false']": ()}
 """`text_commands` as yes or no, for all models."""
 
 
-def _pairs(value: Any) -> Any:
-    """`fast=openai/gpt-4o-mini` as a table, if it came from a flag or the environment."""
+def _read_pairs(value: Any) -> Any:
+    """`fast=openai/gpt-6-luna` as a table, if it came from a flag or the environment."""
     if not isinstance(value, list):
         return value
     for each in value:
@@ -276,29 +291,33 @@ def _pairs(value: Any) -> Any:
     return {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
 
 
-def _with(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
+def _override(old: Settings, values: Mapping[str, Any], source: str) -> Settings:
     known = msgspec.structs.asdict(old)
     for name, value in values.items():
         if name == "text_commands":
             value = _ALL_OR_NONE.get(str(value).lower(), value)
-        if "dict" in TYPES[name]:
-            value = _pairs(value)
+        if isinstance(DEFAULTS[name], dict):
+            value = _read_pairs(value)
             if name == "prices" and isinstance(value, dict):
                 value = {model: read_price(price) for model, price in value.items()}
         try:
-            known[name] = msgspec.convert({name: value}, Settings, strict=False)
-            known[name] = getattr(known[name], name)
+            known[name] = getattr(msgspec.convert({name: value}, Settings, strict=False), name)
         except msgspec.ValidationError as error:
-            if source == ENVIRONMENT:
-                what = PREFIX + name.upper()
-            elif source == FLAG:
-                what = "--" + name.replace("_", "-")
-            else:
-                inside = "a value in " if "[" in str(error).partition(" - at ")[2] else ""
-                what = f"{place_of(['hub', name], source)}: {inside}{name}"
-            raise InvalidSetting(f"{what} {explain(error)}") from None
+            raise InvalidSetting(
+                f"{_describe_place(name, source, error)} {explain(error, Settings, name)}"
+            ) from None
     return Settings(**known)
 
 
-def _masked(value: str) -> str:
+def _describe_place(name: str, source: str, error: msgspec.ValidationError) -> str:
+    """Where the invalid value is: a variable, a flag, or a line of a file."""
+    if source == ENVIRONMENT:
+        return PREFIX + name.upper()
+    if source == FLAG:
+        return "--" + name.replace("_", "-")
+    inside = "a value in " if "[" in str(error).partition(" - at ")[2] else ""
+    return f"{place_of(['hub', name], source)}: {inside}{name}"
+
+
+def _mask(value: str) -> str:
     return "(set)" if value else ""

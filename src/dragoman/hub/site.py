@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.dialects.cards import write_card
-from dragoman.errors import A2AError, Unauthenticated
+from dragoman.errors import A2AError, RateLimited, Unauthenticated
 from dragoman.hub.api import (
     ANYBODY,
     ApiRequest,
@@ -35,17 +35,16 @@ from dragoman.hub.api import (
 )
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.access import AGENTS_PATH, AuthenticatedTenant, authenticate, bearer
-from dragoman.hub.errors import NotConfigured, NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.metadata import ARBITER
-from dragoman.hub.models import Model
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.tenants import Tenant
 from dragoman.model.card import JSONRPC, AgentCard, Interface
+from dragoman.server.asgi import Disconnected
 from dragoman.server.cors import Cors
-from dragoman.server.exchange import Disconnected, Exchange
+from dragoman.server.exchange import Exchange
 from dragoman.server.mount import Mount
-from dragoman.server.routes import ApiResponse, Route, Table, send
+from dragoman.server.routes import ApiResponse, NotFound, Route, Table, send
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +52,26 @@ _SERVER_PATHS = ("/healthz", "/readyz", "/metrics")
 """Paths that every Dragoman server answers itself."""
 
 
+class NotConfigured(A2AError):
+    """The operator has not set this up."""
+
+    reason, http = "NOT_CONFIGURED", 503
+
+
 class Site:
-    def __init__(
-        self,
-        hub: Hub,
-        model: Model,
-        scheduler: Scheduler,
-        *,
-        models: Sequence[ModelInfo] = (),
-        origins: Sequence[str] = ("*",),
-        strict: bool = False,
-    ) -> None:
-        """`strict`: refuse over A2A what an Arbiter server refuses."""
-        self._hub, self._strict = hub, strict
-        self._cors = Cors(origins)
+    def __init__(self, hub: Hub, scheduler: Scheduler, *, models: Sequence[ModelInfo] = ()) -> None:
+        self._hub, self._strict = hub, hub.settings.strict
+        self._cors = Cors(hub.settings.cors_origins)
         self.table: Table = Table(
             [
-                *requests.routes(hub, model),
+                *requests.routes(hub),
                 *conversations.routes(hub),
                 *agents.routes(hub),
                 *memory.routes(hub),
                 *schedules.todo_routes(hub),
                 *schedules.routes(hub, scheduler),
                 *admin.routes(hub),
-                *about.routes(hub, models, lambda: self.table, strict=strict),
+                *about.routes(hub, models, lambda: self.table),
             ]
         )
 
@@ -94,7 +89,8 @@ class Site:
             log.exception("%s %s failed", exchange.method, exchange.path)
             answer = ApiResponse({"error": "internal error"}, 500)
         if exchange.responding:
-            log.error("%s %s: a response could not be finished", exchange.method, exchange.path)
+            why = answer.body["error"]
+            log.error("%s %s: a response could not be finished: %s", exchange.method, exchange.path, why)
         else:
             await send(exchange, answer)
         return None
@@ -111,23 +107,38 @@ class Site:
             return None
         tenant = None
         if path == "/v1/admin" or path.startswith("/v1/admin/"):
-            await self._administrator(exchange)
+            await self._check_admin(exchange)
         else:
             header = exchange.header(b"authorization")
             if self._strict and not header.startswith("Bearer "):
                 header = ""
             tenant = await authenticate(self._hub, header, path)
+            exchange.at_end = await self._hub.admission.open_request(tenant)
             if path.startswith(AGENTS_PATH):
                 return await self._agent(exchange, tenant)
-            if route is None or not route.streams or route.method == "GET":
-                await self._hub.admission.admit_read(tenant)  # what starts a request counts as such
+            if route is not None and route.streams and route.method != "GET":
+                await self._start(exchange, route, tenant, found[1] if found else {})
+                return None
+            await self._hub.admission.admit_read(tenant)
         if found is None:
-            raise NotFound(f"there is nothing at {path[:200]}")
+            where = f": an agent is at {AGENTS_PATH}ID" if AGENTS_PATH.startswith(path) else ""
+            raise NotFound(f"there is nothing at {path[:200]}{where}")
         if route is None:
             await self._refuse_method(exchange, ", ".join(found[0]))
             return None
         await self._handle(exchange, route, tenant, found[1])
         return None
+
+    async def _start(
+        self, exchange: Exchange, route: Route, tenant: Tenant, values: Mapping[str, str]
+    ) -> None:
+        """Handle a route that starts a request, which counts as a message. If it is refused, it counts as a read instead."""
+        try:
+            await self._handle(exchange, route, tenant, values)
+        except A2AError as error:
+            if 400 <= error.http < 500 and not isinstance(error, RateLimited):
+                await self._hub.admission.admit_read(tenant)
+            raise
 
     async def _handle(
         self, exchange: Exchange, route: Route, tenant: Tenant | None, values: Mapping[str, str]
@@ -143,7 +154,8 @@ class Site:
 
     # -- authentication ----------------------------------------------------------------------------------------
 
-    async def _administrator(self, exchange: Exchange) -> None:
+    async def _check_admin(self, exchange: Exchange) -> None:
+        """Raises `Unauthenticated`, and `NotConfigured` if there is no admin token."""
         if not await self._hub.tenants.has_admin():
             raise NotConfigured("this hub has no admin token: give it one with DRAGOMAN_ADMIN_TOKEN")
         if not await self._hub.tenants.is_admin(bearer(exchange.header(b"authorization"))):

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["McpTools", "mcp"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is used, when it is first used."""
-    if name in __all__:
-        from dragoman.mcp import tools
+if not TYPE_CHECKING:  # else type checkers accept every name
 
-        return getattr(tools, name)
-    raise AttributeError(f"module 'dragoman.mcp' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import what is used, when it is first used."""
+        if name in __all__:
+            from dragoman.mcp import tools
+
+            return getattr(tools, name)
+        raise AttributeError(f"module 'dragoman.mcp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

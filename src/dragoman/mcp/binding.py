@@ -20,7 +20,7 @@ from dragoman.client.connection import IN_PROCESS
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.errors import A2AError
 from dragoman.mcp.clients import Clients
-from dragoman.mcp.http_server import McpSessions, identify
+from dragoman.mcp.http_server import PATH, McpSessions, identify
 from dragoman.mcp.server import AgentServer, McpOptions
 from dragoman.model.card import Interface
 from dragoman.model.ops import Principal
@@ -29,25 +29,22 @@ from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Handler
 
-PATH = "/mcp"
 RESOURCE_METADATA = f"/.well-known/oauth-protected-resource{PATH}"
-"""Where an MCP client learns who gives out tokens (RFC 9728); a refusal names it."""
+"""Where an MCP client finds the servers that issue tokens (RFC 9728); a 401 names it."""
 _CALLER = "dragoman.caller"
-"""The key in a request's scope of what is passed on with its calls."""
+"""The key in a request's ASGI scope under which its caller's credentials are."""
 _QUERY, _CLIENT = ":query", ":client"
-"""Beside headers, in what is passed on: the query, and the number of a connection that has a certificate."""
-_NOT_PASSED_ON = frozenset({"x-request-id", "x-real-ip"})
+"""Credentials that are not headers: the query, and the client certificate."""
+_NOT_FORWARDED = frozenset({"x-request-id", "x-real-ip"})
 
 
 class McpBinding:
     """A `Binding` of an application. Set `app` before the first request."""
 
-    def __init__(
-        self, *, shared: bool = False, max_body: int, origins: Sequence[str] = (), wait: float | None = None
-    ) -> None:
+    def __init__(self, *, shared: bool, max_body: int, origins: Sequence[str]) -> None:
         """`shared`: other processes serve the same address. `origins`: web pages that may call."""
         self.app: Any = None
-        self._shared, self._max_body, self._wait = shared, max_body, wait
+        self._shared, self._max_body = shared, max_body
         self._origins = frozenset("/".join(each.strip().lower().split("/")[:3]) for each in origins if each)
         self._sessions: dict[str, McpSessions] = {}
         self._methods: Mapping[str, Handler] = dict.fromkeys(("POST", "GET", "DELETE"), self._handle)
@@ -86,37 +83,34 @@ class McpBinding:
                 self._agent_server(mount), stateless=self._shared, max_body=self._max_body
             )
         await sessions.start()
-        scope = {**exchange.scope, _CALLER: _passed_on(exchange, mount)}
+        scope = {**exchange.scope, _CALLER: _caller_credentials(exchange, mount)}
         user = _name(principal) if mount.authenticator is not None else ""
         await sessions.handle(scope, _replay(exchange, body), partial(_send, exchange), user)
 
     def _check_origin(self, exchange: Exchange) -> None:
-        """A page may have been opened under a name that leads to this machine, so only pages that were named may call."""
+        """Only web pages of listed origins and of this machine may call: a DNS name of a foreign page may point to this machine."""
         origin = exchange.header(b"origin").lower()
         if not origin or "*" in self._origins or origin in self._origins:
             return
         if urlsplit(origin).hostname not in ("127.0.0.1", "localhost", "::1"):
-            raise _ForeignPage("web pages from elsewhere may not call")
+            raise _OriginRefused("web pages of this origin may not call")
 
     def _agent_server(self, mount: Mount) -> AgentServer:
         card = mount.current_card()
-        options: dict[str, Any] = {"headers": lambda request: request.scope.get(_CALLER, {})}
-        if self._wait is not None:
-            options["wait"] = self._wait
         return AgentServer(
             Clients(partial(self._connect, mount)),
-            McpOptions(**options),
+            McpOptions(headers=lambda request: request.scope.get(_CALLER, {})),
             name=card.name,
             about=card.description,
             version=card.version,
         )
 
-    def _connect(self, mount: Mount, passed_on: Mapping[str, str]) -> Client:
-        """A client of the agent that shows what its caller showed."""
+    def _connect(self, mount: Mount, credentials: Mapping[str, str]) -> Client:
+        """A client of the agent with the credentials of the caller."""
         url = IN_PROCESS + mount.path
         card = replace(mount.current_card(), supported_interfaces=tuple(JsonRpc().interfaces(mount, url)))
-        headers = {name: value for name, value in passed_on.items() if not name.startswith(":")}
-        transport = _CallerTransport(self._without_lifespan, passed_on)
+        headers = {name: value for name, value in credentials.items() if not name.startswith(":")}
+        transport = _CallerTransport(self._without_lifespan, credentials)
         return connect(card, transport=transport, headers=headers)
 
     async def _without_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
@@ -125,17 +119,17 @@ class McpBinding:
         await self.app(scope, receive, send)
 
 
-class _ForeignPage(A2AError):
+class _OriginRefused(A2AError):
     http = 403
 
 
 class _CallerTransport(AsgiTransport):
-    """Requests in this process, with the query and the certificate of the caller for whom they are made."""
+    """Requests in this process, with the query and the certificate of the caller."""
 
-    def __init__(self, app: Any, passed_on: Mapping[str, str]) -> None:
+    def __init__(self, app: Any, credentials: Mapping[str, str]) -> None:
         super().__init__(app)
-        self._query = passed_on.get(_QUERY, "")
-        self._certificate = passed_on.get(_CLIENT, "")
+        self._query = credentials.get(_QUERY, "")
+        self._certificate = credentials.get(_CLIENT, "")
 
     def _scope(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
         scope = super()._scope(method, url, headers, body)
@@ -147,7 +141,7 @@ class _CallerTransport(AsgiTransport):
 
 
 def _issuers(mount: Mount) -> list[str]:
-    """The servers that give out tokens for an agent, as its card names them."""
+    """The servers that issue tokens for an agent, from its card."""
     found = []
     for scheme in mount.current_card().security_schemes.values() if mount.authenticator is not None else ():
         if (oidc := scheme.open_id_connect_security_scheme) is not None:
@@ -165,20 +159,20 @@ async def _describe_resource(exchange: Exchange, mount: Mount) -> None:
         for names in requirement.schemes.values()
         for scope in names.list
     }
-    described: dict[str, Any] = {
+    document: dict[str, Any] = {
         "resource": f"{exchange.base_url()}{mount.prefix}{PATH}",
         "authorization_servers": _issuers(mount),
         "bearer_methods_supported": ["header"],
     }
     if not mount.private:
-        described["resource_name"] = card.name
+        document["resource_name"] = card.name
     if scopes:
-        described["scopes_supported"] = sorted(scopes)
-    await exchange.respond(200, msgspec.json.encode(described))
+        document["scopes_supported"] = sorted(scopes)
+    await exchange.respond(200, msgspec.json.encode(document))
 
 
-def _passed_on(exchange: Exchange, mount: Mount) -> dict[str, str]:
-    """What a request shows of its caller. Any header that begins with x- may be a key."""
+def _caller_credentials(exchange: Exchange, mount: Mount) -> dict[str, str]:
+    """The credentials in a request: headers, query and certificate. Any header that begins with x- may be an API key."""
     if mount.authenticator is None:
         return {}
     keys = [
@@ -186,19 +180,19 @@ def _passed_on(exchange: Exchange, mount: Mount) -> dict[str, str]:
         for each in mount.current_card().security_schemes.values()
         if each.api_key_security_scheme is not None
     ]
-    shown: dict[str, str] = {}
+    credentials: dict[str, str] = {}
     for raw, value in exchange.scope["headers"]:
         name = raw.decode("latin-1").lower()
         wanted = name in ("authorization", "cookie", *keys) or name.startswith("x-")
-        if wanted and name not in _NOT_PASSED_ON and not name.startswith("x-forwarded-"):
+        if wanted and name not in _NOT_FORWARDED and not name.startswith("x-forwarded-"):
             text = value.decode("latin-1")
-            shown[name] = f"{shown[name]}, {text}" if name in shown else text
+            credentials[name] = f"{credentials[name]}, {text}" if name in credentials else text
     if query := exchange.scope.get("query_string", b"").decode("latin-1"):
-        shown[_QUERY] = query
+        credentials[_QUERY] = query
     tls = (exchange.scope.get("extensions") or {}).get("tls") or {}
     if chain := tls.get("client_cert_chain"):
-        shown[_CLIENT] = chain[0]
-    return shown
+        credentials[_CLIENT] = chain[0]
+    return credentials
 
 
 def _name(principal: Principal) -> str:

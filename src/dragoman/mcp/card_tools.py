@@ -1,8 +1,8 @@
 """The skills on a card as MCP tools: names, descriptions and schemas that may be shown to a model.
 
-A card is written by somebody else, and what a tool says about itself goes into a model's prompt. So texts are put on one
-line and cut, names get the characters that every MCP client accepts, and a schema is copied without what could make a client
-fetch something, send a header, or refuse the whole list of tools.
+A card is written by somebody else, and the descriptions of tools become part of a model's prompt. So texts are cut to one line, names
+have only the characters that every MCP client accepts, and schemas are copied without keywords that could make a client fetch something,
+send a header, or refuse the whole list of tools.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dragoman.observe.terminal import shorten
 
 CHECK, ANSWER, CANCEL = "check_task", "answer_task", "cancel_task"
 RESERVED = frozenset({CHECK, ANSWER, CANCEL})
-"""Tools of our own. A skill with such an id gets another name."""
+"""Names of this server's own tools. A skill with such an id gets another name."""
 
 MAX_TOOLS = 128
-MAX_NAME = 48
+MAX_NAME_CHARACTERS = 48
 """Clients put the name of the server before the name of a tool, and allow 64 characters in all."""
-MAX_DESCRIPTION = 1_000
+MAX_DESCRIPTION_CHARACTERS = 1_000
 MAX_ANNOTATION = 300
 """Characters of a title or a description inside a schema."""
 MAX_SCHEMA_BYTES = 32_000
@@ -44,9 +44,9 @@ _TEXT_MODES = ("text", "text/plain", "text/markdown")
 _DATA_MODES = ("data", "application/json")
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SCHEMAS_BY_NAME = ("properties", "$defs", "definitions", "dependentSchemas")
-_DROPPED = frozenset(
+_REMOVED_KEYWORDS = frozenset(
     {"x-mcp-header", "$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "examples"}
-    | {"pattern", "patternProperties"}  # of a stranger: it may take forever to match
+    | {"pattern", "patternProperties"}  # a regular expression from a stranger may take for ever to match
 )
 
 
@@ -67,7 +67,7 @@ class SkillTool(Struct, frozen=True, kw_only=True):
     files: frozenset[str] = frozenset()
     """The arguments that are files."""
     typed: bool = False
-    """The arguments are those of the skill. Else they are `text`, `files`, `data` and `context_id`."""
+    """The arguments are those of the skill. Otherwise they are `text`, `files`, `data` and `context_id`."""
 
     def read(self, arguments: Mapping[str, Any], roots: Sequence[Path]) -> tuple[tuple[Part, ...], str]:
         """The parts of the message, and the id of the conversation. Raises ValueError for arguments that do not fit."""
@@ -107,11 +107,11 @@ def tools_of(card: AgentCard, roots: Sequence[Path] = ()) -> dict[str, SkillTool
     schemas = schemas_on(card)
     if not card.skills:
         name = tool_name(card.name) or "ask_agent"
-        name = f"ask_{name}"[:MAX_NAME] if name in RESERVED else name
+        name = f"ask_{name}"[:MAX_NAME_CHARACTERS] if name in RESERVED else name
         return {name: _plain_tool(name, "", card.name, card.description, card.default_input_modes, roots)}
     tools: dict[str, SkillTool] = {}
     for skill, name in name_skills(card.skills)[:MAX_TOOLS]:
-        about = _describe(card, skill)
+        about = _describe(skill)
         modes = skill.input_modes or card.default_input_modes
         schema = schemas.get(skill.id, SkillSchema())
         tool = _typed_tool(name, skill, about, schema, roots) if schema.input is not None else None
@@ -121,14 +121,14 @@ def tools_of(card: AgentCard, roots: Sequence[Path] = ()) -> dict[str, SkillTool
 
 def tool_name(text: str) -> str:
     """A text with the characters that tools may have in every client; empty if nothing is left."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_-")[:MAX_NAME].strip("_-")
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_-")[:MAX_NAME_CHARACTERS].strip("_-")
 
 
 def name_skills(skills: Sequence[Skill]) -> list[tuple[Skill, str]]:
-    """Each skill with the name of its tool. The name depends on no order, so a changed card swaps no two tools.
+    """Each skill with the name of its tool. The order of the skills does not matter, so a changed card swaps no names.
 
-    A skill whose id is a good name has it. One whose id has to be changed, and then is the same as another, gets a suffix
-    made from its id.
+    If the id of a skill is a valid name, it is the name. Otherwise the id is changed, and gets a hash of the id as a suffix if another
+    skill would have the same name.
     """
     by_id = {skill.id: skill for skill in reversed(skills)}  # of two with one id, the first counts
     unique = list(dict.fromkeys(skill.id for skill in skills))
@@ -142,12 +142,12 @@ def name_skills(skills: Sequence[Skill]) -> list[tuple[Skill, str]]:
         if id not in exact:
             name, digest = wanted[id], hashlib.sha256(id.encode()).hexdigest()
             if name in RESERVED or counts[name.lower()] > 1:
-                name = f"{name[: MAX_NAME - 9]}_{digest[:8]}"
+                name = f"{name[: MAX_NAME_CHARACTERS - 9]}_{digest[:8]}"
             names[id] = name if name not in names.values() else f"skill_{digest[:40]}"
     return [(by_id[id], names[id]) for id in unique]
 
 
-def _describe(card: AgentCard, skill: Skill) -> str:
+def _describe(skill: Skill) -> str:
     about = [skill.description or skill.name]
     if skill.examples:
         about.append("For example: " + "; ".join(shorten(each, 120) for each in skill.examples[:3]))
@@ -155,8 +155,10 @@ def _describe(card: AgentCard, skill: Skill) -> str:
 
 
 def _sentence(name: str, about: str) -> str:
-    """What a tool says of itself. The first words are ours, so that nobody takes the rest for ours."""
-    return shorten(f"Skill of another agent, which says about it: {about or name}", MAX_DESCRIPTION)
+    """The description of a tool. Its first words say that the rest comes from another agent."""
+    return shorten(
+        f"Skill of another agent, which says about it: {about or name}", MAX_DESCRIPTION_CHARACTERS
+    )
 
 
 def _plain_tool(
@@ -216,15 +218,17 @@ def _typed_tool(
     given = schema.input.get("properties", {})
     if not isinstance(given, dict):
         return None
-    files = frozenset(each for each, about_it in given.items() if is_file(about_it))
+    files = frozenset(each for each, property_schema in given.items() if is_file(property_schema))
     input_schema = clean_schema(schema.input)
     if input_schema is None:
         return None
     properties = input_schema.setdefault("properties", {})
     for each in files:
         one = file_schema(roots)
-        about_it = properties.get(each, {})
-        described = {"description": about_it["description"]} if "description" in about_it else {}
+        property_schema = properties.get(each, {})
+        described = (
+            {"description": property_schema["description"]} if "description" in property_schema else {}
+        )
         several = is_file(given[each].get("items"))
         properties[each] = {"type": "array", "items": one, **described} if several else {**one, **described}
     return SkillTool(
@@ -266,7 +270,7 @@ def _output_schema(output: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def clean_schema(schema: Any, *, any_type: bool = False) -> dict[str, Any] | None:
-    """A copy that may be shown to a client and a model. None if it is too large, or no schema of an object."""
+    """A copy that is safe for clients and models. None if it is too large, or not the schema of an object."""
     try:
         cleaned = _clean(schema, 0)
         if not isinstance(cleaned, dict):
@@ -292,11 +296,11 @@ def _clean(schema: Any, depth: int) -> Any:
         return schema
     cleaned: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _DROPPED:
+        if key in _REMOVED_KEYWORDS:
             continue
         if key in _SCHEMAS_BY_NAME:
             if not isinstance(value, Mapping) or not all(_PROPERTY.fullmatch(str(name)) for name in value):
-                raise _Unusable  # models refuse other names, and with them the whole list of tools
+                raise _Unusable  # models refuse a list of tools with other names
             cleaned[key] = {name: _clean(each, depth + 1) for name, each in value.items()}
         elif key in ("title", "description"):
             cleaned[key] = shorten(str(value), MAX_ANNOTATION)
@@ -315,7 +319,7 @@ def _clean(schema: Any, depth: int) -> Any:
 
 
 def file_schema(roots: Sequence[Path]) -> dict[str, Any]:
-    """What a model gives as a file."""
+    """The schema of a file argument."""
     properties: dict[str, Any] = {
         "name": {"type": "string", "description": "Its name, such as report.pdf."},
         "media_type": {"type": "string"},
@@ -367,7 +371,7 @@ def read_file(value: Any, roots: Sequence[Path]) -> Part:
 
 
 def _allowed_path(text: str, roots: Sequence[Path]) -> Path:
-    """A model may have been talked into sending a private file, so only folders that the user named are read."""
+    """A file below one of the folders that the user allowed: a prompt injection may ask for a private file. Raises ValueError."""
     if not roots:
         raise ValueError(
             "files are not read from this machine: give text or base64, or start with --files FOLDER"

@@ -15,11 +15,11 @@ Headers = Mapping[str, str]
 
 MAX_CLIENTS = 64
 REFRESH_SECONDS = 60.0
-"""After so long, a card is read again when somebody asks for the tools."""
+"""When somebody lists the tools, a card that is older than this is read again."""
 
 
 class Clients:
-    """`connect` makes a client that shows these headers to the agent."""
+    """`connect` makes a client that sends these headers to the agent."""
 
     def __init__(
         self,
@@ -33,34 +33,34 @@ class Clients:
         self._opened: dict[Client, float] = {}
         self._users: dict[Client, int] = {}
 
-    async def take(self, headers: Headers = MappingProxyType({}), *, fresh: bool = False) -> Client:
-        """A connected client. Give it back. `fresh`: with a card that is not old. Raises `A2AError`."""
+    async def acquire(self, headers: Headers = MappingProxyType({}), *, fresh: bool = False) -> Client:
+        """A connected client; `release` it after use. `fresh`: with a card that is not old. Raises `A2AError`."""
         key = tuple(sorted(headers.items()))
         client = self._current.pop(key, None)
         if client is not None and fresh and time.monotonic() - self._opened.get(client, 0.0) > self._refresh:
             await self._close_unused(client)
             client = None
         client = client or self._connect(headers)
-        self._current[key] = client  # the last one is the one used last
-        self.keep(client)
+        self._current[key] = client  # in the order of their last use
+        self.retain(client)
         try:
             await client.open()
             if client not in self._opened:
                 self._opened[client] = time.monotonic()
                 if client.card.capabilities.extended_agent_card:
-                    with suppress(A2AError):  # it is for callers whom the agent knows
+                    with suppress(A2AError):  # only authenticated callers get it
                         await client.extended_card()
         except BaseException:
-            await self.give_back(client)
+            await self.release(client)
             raise
-        await self._shrink()
+        await self._close_oldest()
         return client
 
-    def keep(self, client: Client) -> None:
-        """One more user of a client."""
+    def retain(self, client: Client) -> None:
+        """Count one more user of a client; `release` it, too."""
         self._users[client] = self._users.get(client, 0) + 1
 
-    async def give_back(self, client: Client) -> None:
+    async def release(self, client: Client) -> None:
         self._users[client] -= 1
         if client not in self._current.values():
             await self._close_unused(client)
@@ -71,12 +71,12 @@ class Clients:
         for client in clients:
             await client.close()
 
-    async def _shrink(self) -> None:
+    async def _close_oldest(self) -> None:
         while len(self._current) > self._limit:
             await self._close_unused(self._current.pop(next(iter(self._current))))
 
     async def _close_unused(self, client: Client) -> None:
-        """Close a client that is no longer current, unless somebody uses it: then the last user does."""
+        """Close a client that is no longer current. If it is in use, its last user closes it."""
         if not self._users.get(client):
             self._users.pop(client, None)
             self._opened.pop(client, None)

@@ -1,11 +1,10 @@
 """Connections to servers of the Model Context Protocol: the tools of agents and the hub's `/mcp` use them.
 
-A server is a command, which is started as a process and spoken to over its stdin and stdout, or a URL. Both come from the
-operator's code or configuration, never from a message, a card or a tenant. A process gets only basic environment variables
-and those that its settings name.
+A server is a command, which runs as a process and communicates over stdin and stdout, or a URL. Both come from the operator's code or
+configuration, never from a message, a card or a tenant. A process gets only basic environment variables and those of its settings.
 
-`McpPool` has one connection for each key. It connects when a server is first used, and again when the server has died. Nothing
-here repeats a call: that is for those who know whether a tool may be called twice.
+`McpPool` has one connection for each key. It connects when a server is first used, and again when the server has died. This module never
+repeats a call: only its callers know whether a tool may be called twice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
@@ -31,7 +30,7 @@ T = TypeVar("T")
 logger = logging.getLogger("dragoman.mcp")
 
 MAX_RESPONSE_BYTES = 16 << 20
-"""Of one answer over HTTP, and of one event of a stream."""
+"""Bytes of one answer over HTTP, or of one event of a stream."""
 MAX_TOOLS = 1000
 MAX_TOOL_PAGES = 20
 """Pages of tools that are read."""
@@ -39,16 +38,16 @@ MAX_NAME_CHARACTERS = 128
 MAX_DESCRIPTION_CHARACTERS = 4000
 MAX_SCHEMA_CHARACTERS = 100_000
 MAX_STDERR_LINES = 20
-"""Lines of a process's stderr that are kept, to be logged when it fails."""
+"""The last lines of a process's stderr, which are logged when it fails."""
 TOOLS_SECONDS = 60.0
 """How long a list of tools is used before the server is asked again."""
 ABANDONED_SECONDS = 30.0
-"""How long a server may go on with a call that was cancelled."""
+"""How long a server may still work on a call that was canceled."""
 PROBE_SECONDS = 5.0
-"""How long a server that did not answer a call gets to show that it is alive."""
+"""How long a server that did not answer a call in time may take to answer a probe."""
 CLOSE_SECONDS = 5.0
 NOT_SENT, NOT_ANSWERED = -32098, -32097
-"""Our own codes, of `http_client.py`: the request was not sent; it was, and its answer cannot be read."""
+"""Error codes that `http_client.py` uses: the request was not sent; it was sent, and its answer cannot be read."""
 _CONNECTION_CLOSED, _PARSE_ERROR = -32000, -32700
 _INVALID_REQUEST, _HEADER_MISMATCH = -32600, -32020
 """Error codes: a session that the server has forgotten, a tool whose schema is stale."""
@@ -69,19 +68,19 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
 
 class NoAnswer(Unreachable):
-    """The request was sent, and no answer came: the server may have done what it was asked to."""
+    """The request was sent, and no answer came: the server may have executed it."""
 
 
 class NotDone(Unreachable):
-    """The server refused the request without looking at it: nothing was done."""
+    """The request was not sent, or the server refused it without executing it."""
 
 
-class AskedByServer(Protocol):
+class ElicitableCall(Protocol):
     """A call whose server may ask questions."""
 
     @property
     def is_asking(self) -> bool:
-        """A question of it waits for its answer."""
+        """A question of the server waits for its answer."""
         ...
 
     async def answer_server(self, params: Any) -> Any:
@@ -92,8 +91,8 @@ class AskedByServer(Protocol):
 class McpConnection:
     """A client in its own asyncio task, because the library must open and close it in the same task.
 
-    `elicits`: the server may ask questions, which go to the call that it works on. Otherwise it is told that there is nobody
-    to ask. It is always told that there is no model that it could use (sampling).
+    `elicits`: the server may ask questions (elicitation), which go to the call that it works on. Otherwise the client does not offer
+    that. It never offers a model to the server (sampling).
     """
 
     def __init__(
@@ -106,22 +105,22 @@ class McpConnection:
         elicits: bool = False,
     ) -> None:
         self.name = name
-        self.calls: list[AskedByServer] = []
+        self.calls: list[ElicitableCall] = []
         """The calls that wait for an answer."""
         self._abandoned_at = float("-inf")
-        self.suspect = False
-        """A call was not answered in time: the server may be stuck."""
+        self.maybe_stuck = False
+        """A call was not answered in time: `McpPool` probes the server before the next one."""
         self._server, self._idle, self._guard, self._elicits = server, idle, guard, elicits
-        self._begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._client_ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._users = 0
-        self._used = asyncio.Event()
+        self._use_changed = asyncio.Event()
         self._tools: tuple[float, list[Tool]] | None = None
         self._stderr: deque[str] = deque(maxlen=MAX_STDERR_LINES)
-        self._task = asyncio.create_task(self._live(), name=f"mcp-{name}")
+        self._task = asyncio.create_task(self._run(), name=f"mcp-{name}")
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         return self._task.done() or self._stop.is_set()
 
     @property
@@ -132,35 +131,35 @@ class McpConnection:
     @property
     def client(self) -> Any:
         """The library's client."""
-        return self._begun.result()
+        return self._client_ready.result()
 
     async def ready(self) -> None:
         """Wait until the server answers. Raises `Unreachable`."""
         try:
             async with asyncio.timeout(self._server.init_timeout_ms / 1000):
-                await asyncio.shield(self._begun)
+                await asyncio.shield(self._client_ready)
         except TimeoutError:
             self._stop.set()
             self._task.cancel()
             raise Unreachable(f"the MCP server {self.name!r} did not start in time") from None
 
     @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
+    async def in_use(self) -> AsyncIterator[None]:
         """The connection is not idle inside this block."""
         self._users += 1
-        self._used.set()
+        self._use_changed.set()
         try:
             yield
         finally:
             self._users -= 1
-            self._used.set()
+            self._use_changed.set()
 
-    async def within(self, asked: Awaitable[T], seconds: float | None = None) -> T:
-        """Await an answer within `seconds`, or the server's timeout; the death of the server ends the wait.
+    async def await_answer(self, request: Awaitable[T], seconds: float | None = None) -> T:
+        """Await an answer for `seconds`, or for the server's timeout. The wait ends when the server dies.
 
-        Raises `Unreachable` with what the server said if it answered with an error, `NoAnswer` if it did not answer.
+        Raises `Unreachable` with the server's message if it answered with an error, `NoAnswer` if it did not answer.
         """
-        work = asyncio.ensure_future(asked)
+        work = asyncio.ensure_future(request)
         try:
             done, _ = await asyncio.wait(
                 [work, self._task],
@@ -170,21 +169,21 @@ class McpConnection:
             if work not in done:
                 if self._task in done:
                     raise NoAnswer(f"the MCP server {self.name!r} died")
-                self.suspect = True
+                self.maybe_stuck = True
                 raise NoAnswer(f"the MCP server {self.name!r} did not answer in time")
             return work.result()
         except A2AError:
             raise
         except Exception as error:  # the library's and the server's own
-            raise self.failed(error) from error
+            raise self.to_unreachable(error) from error
         finally:
             if not work.done():
                 work.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await work
 
-    def failed(self, error: Exception) -> Unreachable:
-        """What an error of the library means. If the connection is broken, the next use connects again."""
+    def to_unreachable(self, error: Exception) -> Unreachable:
+        """The A2A error for an error of the library. If the connection is broken, the next use connects again."""
         logger.info("the MCP server %s failed: %s", self.name, describe(error))
         code = getattr(getattr(error, "error", None), "code", None)
         kind: type[Unreachable] = Unreachable
@@ -192,7 +191,7 @@ class McpConnection:
             self._stop.set()
             kind = NoAnswer
         elif code in (_CONNECTION_CLOSED, _PARSE_ERROR, NOT_ANSWERED):  # it may be this one request alone
-            self.suspect = True
+            self.maybe_stuck = True
             kind = NoAnswer
         elif code == NOT_SENT:
             kind = NotDone
@@ -204,13 +203,13 @@ class McpConnection:
             kind = NotDone
         return kind(f"the MCP server {self.name!r} failed: {one_line(str(error))[:300]}")
 
-    def abandon(self) -> None:
-        """A call was given up. The server is told, and may work on it for a while."""
+    def note_abandoned_call(self) -> None:
+        """Remember that a call was canceled just now: the server may still work on it, and ask questions about it."""
         self._abandoned_at = asyncio.get_running_loop().time()
 
     async def probe(self) -> None:
-        """After a call that was not answered in time: if the server answers nothing else either, give it up."""
-        self.suspect, self._tools = False, None
+        """After a call that was not answered in time: close the connection if the server does not answer a list of tools either."""
+        self.maybe_stuck, self._tools = False, None
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self.tools()
@@ -226,10 +225,10 @@ class McpConnection:
         if self._tools is not None and now - self._tools[0] < TOOLS_SECONDS:
             return self._tools[1]
         found: dict[str, Tool] = {}
-        async with self.used():
+        async with self.in_use():
             page, cursor = 0, None
             while page == 0 or (cursor and page < MAX_TOOL_PAGES and len(found) < MAX_TOOLS):
-                some = await self.within(self.client.list_tools(cursor=cursor))
+                some = await self.await_answer(self.client.list_tools(cursor=cursor))
                 for each in some.tools:
                     if (tool := self._read_tool(each)) is not None:
                         found.setdefault(tool.name, tool)
@@ -272,24 +271,29 @@ class McpConnection:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             async with self._client() as client:
-                self._begun.set_result(client)
+                self._client_ready.set_result(client)
                 await self._until_idle()
         except Exception as error:  # whatever the library meets
-            last = f" (its last words: {self._stderr[-1]})" if self._stderr else ""
+            last = f" (last line of its stderr: {self._stderr[-1]})" if self._stderr else ""
             logger.info("the MCP server %s ended: %s%s", self.name, describe(_innermost(error)), last)
         finally:
             self._stop.set()
-            if not self._begun.done():
-                self._begun.set_exception(Unreachable(f"the MCP server {self.name!r} could not be started"))
-                self._begun.exception()  # not to be reported if nobody waits any more
+            if not self._client_ready.done():
+                self._client_ready.set_exception(
+                    Unreachable(f"the MCP server {self.name!r} could not be started")
+                )
+                self._client_ready.exception()  # marks it as retrieved, in case nobody waits any more
 
     async def _until_idle(self) -> None:
         while not self._stop.is_set():
-            self._used.clear()
-            waits = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._used.wait())]
+            self._use_changed.clear()
+            waits = [
+                asyncio.ensure_future(self._stop.wait()),
+                asyncio.ensure_future(self._use_changed.wait()),
+            ]
             done, _ = await asyncio.wait(waits, timeout=self._idle, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
@@ -303,16 +307,18 @@ class McpConnection:
         server = self._server
         transport = self._process() if server.command else self._http()
         more = {"elicitation_callback": self._on_elicit} if self._elicits else {}
-        watched = _watch(transport, self._stop.set)
+        reporting = _report_end(transport, self._stop.set)
         mode = "legacy" if server.legacy else "auto"
-        async with Client(watched, message_handler=self._on_message, cache=None, mode=mode, **more) as client:
+        async with Client(
+            reporting, message_handler=self._on_message, cache=None, mode=mode, **more
+        ) as client:
             yield client
 
     async def _on_elicit(self, context: Any, params: Any) -> Any:
-        """Pass a question on to the call that it belongs to.
+        """Forward a question to the call that it belongs to.
 
-        The protocol does not say which one that is. A call that waits for an answer asks nothing else. If several are left, or
-        one was given up a moment ago, the question could reach a caller whom it is not for. Then nobody is asked.
+        The protocol does not say which call that is. It is not one that already waits for an answer. If several calls remain, or one
+        was canceled a moment ago, the question could reach the wrong caller. Then it is canceled.
         """
         from mcp.types import ElicitResult
 
@@ -344,16 +350,10 @@ class McpConnection:
         loop = asyncio.get_running_loop()
         loop.add_reader(reader, self._read_stderr, reader)
         try:
-            with os.fdopen(writer, "w") as errors:
-                entered = stdio_client(parameters, errlog=errors)
-                streams = await entered.__aenter__()
-            try:
+            async with AsyncExitStack() as running:
+                with os.fdopen(writer, "w") as errors:
+                    streams = await running.enter_async_context(stdio_client(parameters, errlog=errors))
                 yield streams
-            except BaseException as error:
-                if not await entered.__aexit__(type(error), error, error.__traceback__):
-                    raise
-            else:
-                await entered.__aexit__(None, None, None)
         finally:
             loop.remove_reader(reader)
             self._read_stderr(reader)
@@ -396,13 +396,13 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _watch(transport: Any, ended: Callable[[], None]) -> AsyncIterator[Any]:
-    """A transport that reports its end: then the next use connects again, and no call is lost to a dead server."""
+async def _report_end(transport: Any, ended: Callable[[], None]) -> AsyncIterator[Any]:
+    """A transport that reports its end, so that the next use connects again instead of calling a dead server."""
     async with transport as (read, write):
-        yield _WatchedStream(read, ended), write
+        yield _EndReportingStream(read, ended), write
 
 
-class _WatchedStream:
+class _EndReportingStream:
     """A stream to read from that calls `ended` at its end."""
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
@@ -456,9 +456,9 @@ class McpPool:
     ) -> McpConnection:
         """The connection for `key`. A new one if there is none, or if its server has died. Raises `A2AError`."""
         connection = self._open.get(key)
-        if connection is not None and connection.suspect:
+        if connection is not None and connection.maybe_stuck:
             await connection.probe()
-        if connection is None or connection.gone:
+        if connection is None or connection.is_closed:
             connection = self._open[key] = McpConnection(
                 name, server, idle=self._idle, guard=guard, elicits=elicits
             )
@@ -466,11 +466,11 @@ class McpPool:
         return connection
 
     def retain(self, key: Hashable) -> None:
-        """One more user of `key`: its connection stays until all of them have released it."""
+        """Count a user of `key`: its connection stays open until all users have released it."""
         self._users[key] = self._users.get(key, 0) + 1
 
     async def release(self, key: Hashable) -> None:
-        """A user of `key` is done. The last one closes the connection."""
+        """Release `key`. The last user closes the connection."""
         self._users[key] = self._users.get(key, 1) - 1
         if self._users[key] <= 0:
             del self._users[key]

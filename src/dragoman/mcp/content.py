@@ -1,4 +1,4 @@
-"""What a tool of an MCP server returned, as parts of A2A, up to a size."""
+"""Results of MCP tools as parts of A2A, up to a size limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.model.content import Part
 from dragoman.observe.terminal import one_line
 
 DEFAULT_MAX_RESULT = 1_000_000
-"""Characters of a result that are kept, files in base64 included."""
+"""Characters of a result, files in base64 included. The rest is cut."""
 MAX_PARTS = 1000
 
 
@@ -49,7 +49,7 @@ def _cut(part: Part, left: int, size: int) -> Part:
 
 
 def without_repeated_data(result: ToolResult) -> tuple[Part, ...]:
-    """The parts without texts that are only the data again, for clients that read no data."""
+    """The parts without texts that only repeat the data. (Servers add them for clients that do not read data.)"""
     return tuple(part for part in result.parts if part.text is None or not _repeats(part.text, result.data))
 
 
@@ -91,7 +91,7 @@ def _file(encoded: str, kind: str, name: str) -> Part:
 
 
 def _link(uri: str, name: str, kind: str) -> Part:
-    """A link that others can follow is a file; any other names something that only the server knows."""
+    """A link over HTTP becomes a file; any other becomes a text, because only the server can read it."""
     if uri.startswith(("https://", "http://")):
         return Part(url=uri, filename=one_line(name)[:200], media_type=_media_type(kind))
     return Part(text=f"[resource {one_line(name)[:200]}: {one_line(uri)[:500]}]")

@@ -17,8 +17,8 @@ from dragoman.model.content import Part
 from dragoman.model.questions import AskedQuestion
 from dragoman.observe.terminal import sanitize, shorten
 
-MAX_QUESTION = 2_000
-"""Characters of a question that are shown."""
+MAX_QUESTION_CHARACTERS, MAX_APPROVAL_CHARACTERS = 2_000, 200_000
+"""Characters of a question, and of a question for an approval, which a person has to see completely."""
 MAX_FIELDS = 20
 _FORMATS = ("email", "uri", "date", "date-time")
 _LIMITS = {
@@ -30,7 +30,7 @@ _LIMITS = {
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """What the user is asked, and how the answer goes back."""
+    """A form for the user, and how its content becomes the answer."""
 
     message: str
     schema: dict[str, Any]
@@ -40,13 +40,13 @@ class Form(Struct, frozen=True, kw_only=True):
     """`text`: the field `answer` is the answer. `value`: the same, as data. `object`: the fields are."""
 
     def read(self, content: Mapping[str, Any] | None) -> tuple[Part, ...]:
-        """The answer as parts of a message. Raises ValueError for JSON that is none."""
+        """The answer as parts of a message."""
         given = {name: value for name, value in (content or {}).items() if value is not None}
         for name in self.json & given.keys():
             try:
                 given[name] = msgspec.json.decode(str(given[name]).encode())
             except msgspec.DecodeError:
-                given[name] = str(given[name])  # the agent says what it wants
+                given[name] = str(given[name])  # not JSON: the agent refuses it and says what it needs
         match self.kind:
             case "text":
                 return (Part(text=str(given.get("answer", ""))),)
@@ -60,7 +60,7 @@ class Form(Struct, frozen=True, kw_only=True):
 
 def form_for(text: str, questions: Sequence[AskedQuestion]) -> Form:
     """The form of a question. `text` is what the agent says; `questions` are the structured form, if it has one."""
-    message = _cut(text) or "The agent asks for input."
+    message = _message(text, questions) or "The agent asks for input."
     if len(questions) > 1:
         return _form_of_several(message, questions[:MAX_FIELDS])
     question = questions[0] if questions else AskedQuestion()
@@ -117,7 +117,7 @@ def _object(fields: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 def _flat_fields(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any] | None:
-    """The properties of an object as fields; None if one of them is no field."""
+    """The properties of an object as fields; None if one of them cannot be a field."""
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties or len(properties) > MAX_FIELDS:
         return None
@@ -126,7 +126,7 @@ def _flat_fields(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]
 
 
 def _field(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any] | None:
-    """A schema as a field of a form; None if it is none."""
+    """A schema as a field of a form; None if it cannot be one."""
     for choice in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(choice), list):
             real = [_resolve(each, root) for each in options if _resolve(each, root).get("type") != "null"]
@@ -173,7 +173,23 @@ def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _cut(text: str) -> str:
-    """A question keeps its lines: a user reads it, in a window that says who asks."""
-    text = sanitize(text).strip()
-    return text if len(text) <= MAX_QUESTION else text[: MAX_QUESTION - 1] + "…"
+def _message(text: str, questions: Sequence[AskedQuestion]) -> str:
+    """The text of a form. It keeps its lines, because a user reads it in a window that says who asks.
+
+    For an approval it includes the details of the question. If it is cut, it says so.
+    """
+    text, limit = sanitize(text).strip(), MAX_QUESTION_CHARACTERS
+    for question in questions:
+        if question.approval:
+            limit = MAX_APPROVAL_CHARACTERS
+            text += "" if question.details is None else f"\n\n{_show(question.details)}"
+    if len(text) <= limit:
+        return text
+    note = f"… (the question has {len(text)} characters; the rest is not shown)"
+    return text[: limit - len(note)] + note
+
+
+def _show(details: Any) -> str:
+    """Details as JSON, with invisible characters as escapes."""
+    text = msgspec.json.format(msgspec.json.encode(details), indent=2).decode()
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

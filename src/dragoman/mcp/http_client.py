@@ -1,6 +1,6 @@
-"""The HTTP client of MCP connections: addresses are checked by a guard, and answers have a limit.
+"""The HTTP client of MCP connections: a guard checks addresses, and answers have a size limit.
 
-Imported when the first server with a URL is connected: it needs the library's HTTP client.
+It is imported for the first server with a URL, because it needs the library's HTTP client.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from mcp.client import streamable_http
 from dragoman.client.transport.network import AddressGuard, AddressRefused
 from dragoman.mcp.connection import NOT_ANSWERED, NOT_SENT
 
-if (requests := logging.getLogger("httpx2")).level == logging.NOTSET:
-    requests.setLevel(logging.WARNING)  # it logs every request with its URL, which may have a secret in it
+for name in ("httpx2", "mcp.client.streamable_http"):
+    if (library_logger := logging.getLogger(name)).level == logging.NOTSET:
+        library_logger.setLevel(logging.WARNING)  # they log URLs, which may have a secret in them
 
 
 def open_http(headers: dict[str, str], guard: AddressGuard | None, limit: int) -> httpx2.AsyncClient:
@@ -38,8 +39,8 @@ class _Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
         self._guard, self._limit = guard, limit
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer. If there is none to a request of the protocol, an error in its place: the library would end the whole
-        connection, and with it the calls of others."""
+        """The answer to a request. If a POST gets none, an error response instead: for an exception, the library would end the whole
+        connection, and with it other calls."""
         try:
             return await self._exchange(request)
         except httpx2.TransportError as error:
@@ -54,9 +55,11 @@ class _Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
-            raise httpx2.RemoteProtocolError("the answer is compressed, and that was not asked for")
+            raise httpx2.RemoteProtocolError(
+                "the answer is compressed, although the request does not allow that"
+            )
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _Limited(response.stream, self._limit)
+            response.stream = _LimitedBody(response.stream, self._limit)
         return response
 
     async def _to_checked_address(self, request: httpx2.Request, guard: AddressGuard) -> httpx2.Request:
@@ -84,7 +87,7 @@ def _error_answer(code: int, message: str) -> httpx2.Response:
     return httpx2.Response(502, json=error)
 
 
-class _Limited(httpx2.AsyncByteStream):  # type: ignore[misc]
+class _LimitedBody(httpx2.AsyncByteStream):  # type: ignore[misc]
     """The body of an answer, up to a limit."""
 
     def __init__(self, stream: Any, limit: int) -> None:
@@ -97,7 +100,7 @@ class _Limited(httpx2.AsyncByteStream):  # type: ignore[misc]
                 if self._left < 0:
                     raise httpx2.StreamError("the answer is too long")
                 yield piece
-        except httpx2.TransportError as error:  # the library takes a `StreamError` as one of this request
+        except httpx2.TransportError as error:  # for a `StreamError`, the library fails only this request
             raise httpx2.StreamError(f"the answer broke off: {error}") from error
 
     async def aclose(self) -> None:

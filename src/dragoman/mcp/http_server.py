@@ -1,6 +1,6 @@
 """An agent's MCP server over streamable HTTP, as an ASGI application.
 
-Who may call is decided here: anybody on this machine, callers with a token, or callers with credentials of their own that
+Who may call is decided here: everybody on this machine, callers with a token, or callers with their own credentials, which
 the agent checks (`forward`). A session belongs to the credentials that opened it.
 """
 
@@ -18,7 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 from dragoman.mcp.server import AgentServer
-from dragoman.server.exchange import DIRECT
+from dragoman.server.asgi import DIRECT
 
 PATH = "/mcp"
 MAX_BODY = 24 << 20
@@ -40,7 +40,7 @@ def forward_headers(names: Sequence[str]) -> Callable[[Any], dict[str, str]]:
 class McpSessions:
     """The sessions of an agent's MCP server over HTTP. `start` before the first request; it can be started again after `stop`.
 
-    `stateless`: requests may come to any of several processes, so there are none, and no forms before MCP 2026-07-28.
+    `stateless`: requests may come to any of several processes, so there are no sessions, and no forms before MCP 2026-07-28.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class McpSessions:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """The library's task group has to be opened and closed by one task."""
+        """Start the sessions, in a task of their own: the library requires that one task opens and closes them."""
         if self._running is None:
             self._agent.stopping.clear()
             self._stop.clear()
@@ -79,7 +79,7 @@ class McpSessions:
             await self._stop.wait()
 
     async def stop(self) -> None:
-        """End all sessions. Tasks go on at the agent."""
+        """End all sessions. Tasks continue at the agent."""
         await self._agent.finish_calls()
         self._stop.set()
         running, self._running = self._running, None
@@ -88,18 +88,18 @@ class McpSessions:
         await self._agent.close()
 
     async def handle(self, scope: Any, receive: Any, send: Any, user: str = "") -> None:
-        """Serve a request of a caller who may call. `user` tells callers apart: a session belongs to one."""
+        """Serve a request of an authorized caller. `user` identifies the caller: a session belongs to one."""
         if user:
-            who = AuthenticatedUser(AccessToken(token="-", client_id=user, scopes=[]))
-            scope = {**scope, "user": who}
+            authenticated_user = AuthenticatedUser(AccessToken(token="-", client_id=user, scopes=[]))
+            scope = {**scope, "user": authenticated_user}
         await self._manager.handle_request(scope, with_disconnects(scope, receive), send)
 
 
 class HttpEndpoint:
     """The ASGI application. `start` it and `stop` it.
 
-    `token`: callers show this one. `forward`: callers show something in one of these headers, and the agent decides. Without
-    both, whoever reaches the port may call, so pages in a browser are kept out by what they say of themselves (`Host`, `Origin`).
+    `token`: callers need this token. `forward`: callers send credentials in one of these headers, and the agent checks them. Without
+    both, everybody on this machine may call, so requests of web pages are refused by their `Host` and `Origin` headers.
     """
 
     def __init__(self, agent: AgentServer, *, token: str = "", forward: Sequence[str] = ()) -> None:
@@ -120,40 +120,40 @@ class HttpEndpoint:
             await self._sessions.handle(scope, receive, send, user)
 
     def _user(self, scope: Any) -> Any:
-        """What tells this caller from others; False if it may not call."""
+        """The identity of this caller, empty for everybody; False if it may not call."""
         headers: dict[str, bytes] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), value)
         if self._token:
-            scheme, _, shown = headers.get("authorization", b"").partition(b" ")
-            good = hmac.compare_digest(shown.strip(), self._token.encode())
+            scheme, _, credentials = headers.get("authorization", b"").partition(b" ")
+            good = hmac.compare_digest(credentials.strip(), self._token.encode())
             return "token" if good and scheme.lower() == b"bearer" else False
         if self._forward:
-            shown = b"\0".join(headers.get(name, b"") for name in self._forward)
-            return identify(shown) if shown.strip(b"\0") else False
+            credentials = b"\0".join(headers.get(name, b"") for name in self._forward)
+            return identify(credentials) if credentials.strip(b"\0") else False
         return ""
 
 
 def with_disconnects(scope: Any, receive: Any) -> Any:
-    """Tell our HTTP server to report a client that leaves at once: leaving cancels the call."""
+    """Make our HTTP server report at once that a client disconnects, which cancels the call."""
     direct = (scope.get("extensions") or {}).get(DIRECT)
     if direct is None:
         return receive
-    whole = False
+    is_complete = False
 
-    async def receive_or_notice() -> Any:
-        nonlocal whole
-        if whole:
+    async def receive_and_mark() -> Any:
+        nonlocal is_complete
+        if is_complete:
             direct.mark_slow()
         message = await receive()
-        whole = message["type"] == "http.request" and not message.get("more_body", False)
+        is_complete = message["type"] == "http.request" and not message.get("more_body", False)
         return message
 
-    return receive_or_notice
+    return receive_and_mark
 
 
 def identify(credentials: bytes) -> str:
-    """A name for who shows these credentials, which does not show them."""
+    """A name for the holder of these credentials, from which they cannot be read."""
     return hashlib.sha256(credentials).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Adds an agent to the configuration files of MCP clients.
 
-A file that exists keeps everything that is in it: it is read, one entry is added, and a copy of what was there stays beside
-it. A file that cannot be read for certain (one with comments, say) is not touched, and the user is told what to add.
+An existing file keeps all its content: it is read, one entry is added, and a copy of the old file stays beside it. A file that cannot be
+parsed exactly (for example one with comments) is not changed, and the user is told what to add.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class InstallError(Exception):
 
 
 class McpClient(Struct, frozen=True, kw_only=True):
-    """Where a client has its servers, and in what form."""
+    """The configuration files of an MCP client, and the format of an entry."""
 
     title: str
     user: str = ""
-    """The file for all projects of a user; `{config}` is where programs of this system have theirs."""
+    """The file for all projects of a user; `{config}` is the folder for configuration files of this system."""
     project: str = ""
     """The file in a project's folder."""
     key: str = "mcpServers"
     typed: bool = False
-    """Entries say that they are programs: `"type": "stdio"`."""
+    """Entries have `"type": "stdio"`."""
     toml: bool = False
     prefers_project: bool = False
-    then: str = ""
+    next_step: str = ""
     """What the user does next."""
 
 
@@ -49,12 +49,12 @@ CLIENTS: dict[str, McpClient] = {
         project=".mcp.json",
         typed=True,
         prefers_project=True,
-        then="start `claude` in this folder, and look at /mcp",
+        next_step="start `claude` in this folder, and look at /mcp",
     ),
     "claude-desktop": McpClient(
         title="Claude Desktop",
         user="{config}/Claude/claude_desktop_config.json",
-        then="quit Claude Desktop and start it again",
+        next_step="quit Claude Desktop and start it again",
     ),
     "cursor": McpClient(title="Cursor", user="~/.cursor/mcp.json", project=".cursor/mcp.json"),
     "vscode": McpClient(
@@ -72,7 +72,7 @@ CLIENTS: dict[str, McpClient] = {
         project=".codex/config.toml",
         key="mcp_servers",
         toml=True,
-        then="start `codex`, and look at /mcp",
+        next_step="start `codex`, and look at /mcp",
     ),
     "gemini": McpClient(title="Gemini CLI", user="~/.gemini/settings.json", project=".gemini/settings.json"),
     "cline": McpClient(title="Cline", user="~/.cline/data/settings/cline_mcp_settings.json"),
@@ -80,7 +80,7 @@ CLIENTS: dict[str, McpClient] = {
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What would be written."""
+    """A change of a configuration file that is not written yet."""
 
     path: Path
     before: bytes | None
@@ -113,12 +113,14 @@ def config_file(client: McpClient, scope: str, *, folder: Path, env: Mapping[str
     return Path(client.user.replace("{config}", str(config)).replace("~", str(home), 1))
 
 
-def entry(client: McpClient, command: list[str]) -> dict[str, Any]:
+def make_entry(client: McpClient, command: list[str]) -> dict[str, Any]:
     return {**({"type": "stdio"} if client.typed else {}), "command": command[0], "args": command[1:]}
 
 
-def plan(client: McpClient, path: Path, name: str, added: dict[str, Any], *, force: bool = False) -> Change:
-    """The file with the entry in it. Raises InstallError if that is not certain to be right."""
+def plan_change(
+    client: McpClient, path: Path, name: str, added: dict[str, Any], *, force: bool = False
+) -> Change:
+    """The file with the new entry. Raises InstallError if it cannot be added safely."""
     snippet = _toml(client, name, added) if client.toml else _dump({client.key: {name: added}}, "  ")
     try:
         before = path.read_bytes() if path.exists() else None
@@ -127,7 +129,7 @@ def plan(client: McpClient, path: Path, name: str, added: dict[str, Any], *, for
     try:
         text = (before or b"").decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InstallError(_by_hand(path, "it is no UTF-8 text", snippet)) from None
+        raise InstallError(_by_hand(path, "it is not UTF-8 text", snippet)) from None
     merge = _merge_toml if client.toml else _merge_json
     after = merge(client, path, text, name, added, snippet, force)
     return Change(
@@ -144,9 +146,9 @@ def _merge_json(
     if not text.strip():
         return snippet
     try:
-        config = json.loads(text, object_pairs_hook=_unique)
+        config = json.loads(text, object_pairs_hook=_refuse_repeated_names)
     except ValueError as error:
-        raise InstallError(_by_hand(path, f"it is no plain JSON ({error})", snippet)) from None
+        raise InstallError(_by_hand(path, f"it is not plain JSON ({error})", snippet)) from None
     servers = config.setdefault(client.key, {}) if isinstance(config, dict) else None
     if not isinstance(servers, dict):
         raise InstallError(_by_hand(path, f"it has no object {client.key!r} to add to", snippet))
@@ -160,7 +162,7 @@ def _merge_json(
     return _dump(config, _indent(text)).rstrip("\n") + ("\n" if text.endswith("\n") else "")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice in one object")
@@ -182,7 +184,7 @@ def _merge_toml(
     try:
         before = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InstallError(_by_hand(path, f"it is no TOML ({error})", snippet)) from None
+        raise InstallError(_by_hand(path, f"it is not valid TOML ({error})", snippet)) from None
     servers = before.get(client.key, {})
     if isinstance(servers, dict) and servers.get(name) == added:
         return text

@@ -1,7 +1,7 @@
 """The questions of MCP servers (elicitation), as questions of a turn to its caller.
 
 A form becomes a structured question with the form's schema: the caller answers with data, or, if the form has one field, with text.
-A page to visit becomes `auth-required`. "decline" and "cancel" are answers, too.
+A URL to visit becomes `auth-required`. "decline" and "cancel" are answers, too.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ MAX_FIELDS = 100
 _DECLINE = {"decline": "decline", "declined": "decline", "refuse": "decline", "cancel": "cancel"}
 
 
-class Elicited(Struct, frozen=True):
+class ElicitAnswer(Struct, frozen=True):
     """The answer to a question of a server."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
-async def ask_caller(record: Recorded, params: dict[str, Any], key: str, server: str) -> Elicited:
+async def ask_caller(record: Recorded, params: dict[str, Any], key: str, server: str) -> ElicitAnswer:
     """Ask the caller what a server wants to know. Raises `Parked`."""
     message = sanitize(str(params.get("message", "")))[:MAX_QUESTION_CHARACTERS] or f"{server} asks"
     if params.get("mode") == "url":
         url = one_line(str(params.get("url", "")))[:2000]
         if not url.startswith(("https://", "http://")):
-            return Elicited(action="cancel")
+            return ElicitAnswer(action="cancel")
         text = f"{message}\n{url}"
         reply = await record.ask(TaskState.AUTH_REQUIRED, text, Message, key, {})
-        said = reply.text.strip().lower()
-        refused = _DECLINE.get(said) or ("decline" if yes_or_no(said) is False else "")
-        return Elicited(action=refused or "accept")  # type: ignore[arg-type]
+        answer_text = reply.text.strip().lower()
+        refused = _DECLINE.get(answer_text) or ("decline" if yes_or_no(answer_text) is False else "")
+        return ElicitAnswer(action=refused or "accept")  # type: ignore[arg-type]
     schema = params.get("requestedSchema") or {}
     fields = list(_fields(schema))
     if fields:
         message = "\n".join([message, *fields])
-    answer: Elicited = await record.ask(TaskState.INPUT_REQUIRED, message, form_of(schema), key, {})
+    answer: ElicitAnswer = await record.ask(TaskState.INPUT_REQUIRED, message, form_of(schema), key, {})
     return answer
 
 
@@ -69,7 +69,7 @@ def _fields(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def form_of(schema: dict[str, Any]) -> Any:
-    """A type whose JSON Schema is that of a form, for `turn.ask`: an answer that fits is an `Elicited`."""
+    """A type whose JSON Schema is that of a form, for `turn.ask`: an answer that fits is an `ElicitAnswer`."""
     properties: dict[str, Any] = schema.get("properties") or {}
 
     class Form:
@@ -80,22 +80,22 @@ def form_of(schema: dict[str, Any]) -> Any:
             return schema
 
         @classmethod
-        def model_validate(cls, value: Any) -> Elicited:
+        def model_validate(cls, value: Any) -> ElicitAnswer:
             """Raises `ValueError`, and the question is asked again."""
             if isinstance(value, str) and (action := _DECLINE.get(value.strip().lower())):
-                return Elicited(action=action)  # type: ignore[arg-type]
+                return ElicitAnswer(action=action)  # type: ignore[arg-type]
             if isinstance(value, dict) and "action" in value and "action" not in properties:
-                return msgspec.convert(value, Elicited)
+                return msgspec.convert(value, ElicitAnswer)
             content = value if isinstance(value, dict) else _only_field(value)
             if wrong := check_value(schema, content):
                 raise ValueError(wrong)
-            return Elicited(action="accept", content=content)
+            return ElicitAnswer(action="accept", content=content)
 
     def _only_field(value: Any) -> dict[str, Any]:
-        """What was said without a name, if it can only be for one field."""
+        """A value without a field name as the form's content, if it can only be for one field."""
         if not properties:
-            said = yes_or_no(value) if isinstance(value, str) else value
-            if said is True:
+            answer_text = yes_or_no(value) if isinstance(value, str) else value
+            if answer_text is True:
                 return {}
             raise ValueError("answer yes, or decline")
         required = [name for name in properties if name in (schema.get("required") or ())]
@@ -103,8 +103,8 @@ def form_of(schema: dict[str, Any]) -> Any:
         if len(names) != 1:
             raise ValueError("send data with the fields")
         kind = properties[names[0]].get("type") if isinstance(properties[names[0]], dict) else None
-        if kind == "boolean" and isinstance(value, str) and (said := yes_or_no(value)) is not None:
-            value = said
+        if kind == "boolean" and isinstance(value, str) and (answer_text := yes_or_no(value)) is not None:
+            value = answer_text
         elif kind == "string" and not isinstance(value, str):  # `12345` was read as a number
             value = msgspec.json.encode(value).decode()
         return {names[0]: value}

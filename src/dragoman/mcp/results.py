@@ -1,7 +1,7 @@
-"""What a task produced, as the content of a tool's result and as MCP resources.
+"""The output of a task, as the content of a tool's result and as MCP resources.
 
-Small things are in the result. Large ones are links: the client reads them with `resources/read`, and this asks the agent, so
-it works after a restart too.
+Small texts and files are in the result. Large ones are links: the client reads them with `resources/read`, which gets the task from the
+agent, so it also works after a restart.
 
     a2a://tasks/TASK/artifacts/ARTIFACT             the text of an artifact
     a2a://tasks/TASK/artifacts/ARTIFACT/files/0     a file of an artifact
@@ -45,7 +45,7 @@ class _Piece(Struct, frozen=True):
 
 
 def pieces_of(result: Task | Message) -> list[_Piece]:
-    """Everything that an agent answered, in order: its artifacts, and what the status says unless they are the answer."""
+    """Everything that an agent answered, in order: its artifacts, and the status message unless the artifacts are the answer."""
     if isinstance(result, Message):
         return [_Piece(result.parts, "")]
     base = f"a2a://tasks/{quote(result.id, safe='')}"
@@ -151,7 +151,7 @@ def _name(text: str) -> str:
 
 
 class ResourceName(Struct, frozen=True):
-    """What a URI names."""
+    """The task, artifact and file that a URI names."""
 
     task: str
     artifact: str = ""
@@ -160,7 +160,7 @@ class ResourceName(Struct, frozen=True):
 
 
 def parse_uri(uri: str) -> ResourceName | None:
-    """None if the URI is none of ours."""
+    """The resource of a URI; None if it is not one of these."""
     if not uri.startswith("a2a://tasks/"):
         return None
     match [unquote(each) for each in uri.removeprefix("a2a://tasks/").split("/")]:
@@ -210,7 +210,7 @@ def resources_of(task: Task) -> Iterator[Any]:
                 )
 
 
-def structured(reply: Reply, note: str, *, result: Any = msgspec.UNSET) -> dict[str, Any]:
+def structured_content(reply: Reply, note: str, *, result: Any = msgspec.UNSET) -> dict[str, Any]:
     """`structured_content` for a tool with an output schema. Some clients show a model nothing else."""
     content: dict[str, Any] = {"state": reply.state.word}
     if reply.id:

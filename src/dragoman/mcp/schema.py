@@ -1,7 +1,7 @@
 """Check values against the JSON Schemas of tools.
 
-References to other documents are not followed. Regular expressions are not evaluated: one that a server chose could keep the
-process busy for ever, and the server checks its arguments itself.
+References to other documents are not followed. Regular expressions are not evaluated: a server's expression could take for ever, and the
+server checks its arguments itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """An A2A agent as an MCP server: its skills are tools, its files resources, its questions forms.
 
-A tool call sends one message and follows its task. What the agent says meanwhile is progress. A question is asked as a form if
-the client has forms; else the result says how to answer (`answer_task`). A task that takes long goes on at the agent, and
-the result has its id for `check_task`: nothing is kept here, so a restart of this server loses nothing.
+A tool call sends one message and follows its task. Statuses of the task are reported as progress. A question is asked as a form if
+the client has forms; otherwise the result says how to answer (`answer_task`). A long task continues at the agent, and the result has its
+id for `check_task`. Nothing is stored here, so a restart of this server loses nothing.
 
-MCP has two eras. Up to 2025-11-25 a client opens a session, and the server can ask it while a call runs. Since 2026-07-28
-each request stands for itself: a question ends the call, and the client calls again with the answers.
+In MCP up to 2025-11-25 a client opens a session, and the server can ask it while a call runs. Since 2026-07-28 ("modern" here) there are
+no sessions: a question ends the call, and the client calls again with the answers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from dragoman.mcp.results import (
     parse_uri,
     read_resource,
     resources_of,
-    structured,
+    structured_content,
 )
 from dragoman.mcp.schema import check_value
 from dragoman.model.card import AgentCard
@@ -70,22 +70,22 @@ logger = logging.getLogger("dragoman.mcp")
 WAIT_SECONDS = 50.0
 """How long a call waits for the end of a task. Many clients give up after 60 seconds."""
 MAX_WAIT_SECONDS = 3_600.0
-BEAT_SECONDS = 10.0
-"""How often progress is reported while the agent says nothing: clients take silence for death."""
+PROGRESS_INTERVAL_SECONDS = 10.0
+"""How often progress is reported while the agent sends nothing. Some clients give up a call without progress."""
 _POLL_SECONDS = 0.05
-"""How often we look whether the agent has said which task it is."""
+"""How often to check whether the agent has sent the id of the task."""
 _FINISH_SECONDS = 1.0
 """How long a stop waits for calls to return."""
 PROGRESS_BURST, PROGRESS_PER_SECOND = 50.0, 10.0
-"""Progress that is reported at once, and in the long run."""
+"""A token bucket that limits the reports of progress of one call."""
 MAX_ID_CHARACTERS = 200
-"""Of a task or a conversation, as they are shown."""
+"""Characters of the id of a task or a conversation in a result."""
 OPERATION_SECONDS = 30.0
-"""For operations that do not wait for the work of the agent."""
+"""Timeout of operations that do not wait for the work of the agent."""
 SILENCE_SECONDS = 600.0
-"""How long an agent may take to say which task it is."""
+"""How long an agent may take to send the id of the task."""
 MAX_ANSWER_BYTES = 64 << 20
-"""Of what an agent sends in one call."""
+"""Bytes that an agent may send in one call."""
 CANCEL_SECONDS = 10.0
 """How long we try to cancel a task at the agent."""
 MAX_QUESTIONS = 20
@@ -93,7 +93,7 @@ MAX_QUESTIONS = 20
 LISTED_TASKS = 20
 """Tasks whose files are listed as resources."""
 IDEMPOTENCY_KEY = "dragoman/idempotencyKey"
-"""In `_meta` of a call: calls with the same key run once."""
+"""A member of `_meta` of a call: calls with the same key run once."""
 _FIRST_MODERN = "2026-07-28"
 _INTERNAL, _INVALID, _NOT_FOUND = -32603, -32602, -32002
 
@@ -104,11 +104,11 @@ class McpOptions(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     """Folders whose files may be sent to the agent by their path."""
     headers: Callable[[Any], Headers] = lambda request: {}
-    """Takes out of an HTTP request what is shown to the agent."""
+    """Returns the headers of an HTTP request that are sent to the agent."""
 
 
-class _Answered(Struct, frozen=True):
-    """What the client of the new era sends back with its answer. It comes from outside, as arguments do."""
+class _RequestState(Struct, frozen=True):
+    """The `requestState` that a modern client sends back with its answer. It is not trusted, like arguments."""
 
     task: str
     question: str = ""
@@ -117,7 +117,7 @@ class _Answered(Struct, frozen=True):
 
 
 class AgentServer:
-    """`server` is the MCP server. `clients` connects to the agent as who calls."""
+    """`server` is the library's MCP server. `clients` connects to the agent with the credentials of each caller."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class AgentServer:
         self._calls: set[asyncio.Task[Any]] = set()
         self._tools: WeakKeyDictionary[Client, tuple[AgentCard, dict[str, SkillTool]]] = WeakKeyDictionary()
         self.stopping = asyncio.Event()
-        """Calls return what they have. The end of a call is the end of this server now, so tasks go on."""
+        """Set when the server stops: calls return what they have, and their tasks continue at the agent."""
         self.server: Any = Server(
             shorten(name, 80) or "dragoman",
             version=shorten(version, 40),
@@ -154,7 +154,7 @@ class AgentServer:
         await self._clients.close()
 
     async def finish_calls(self) -> None:
-        """Let calls return: what is not finished goes on at the agent."""
+        """Let calls return. Their tasks continue at the agent."""
         self.stopping.set()
         if self._calls:
             await asyncio.wait(self._calls, timeout=_FINISH_SECONDS)
@@ -164,7 +164,7 @@ class AgentServer:
     async def _list_tools(self, ctx: Any, params: Any) -> Any:
         async with self._client(ctx, fresh=True) as client:
             listed = [_tool(tool) for tool in self._tools_of(client).values()]
-        return types.ListToolsResult(tools=[*listed, *_own_tools(self._options)])
+        return types.ListToolsResult(tools=[*listed, *_task_tools(self._options)])
 
     async def _call_tool(self, ctx: Any, params: Any) -> Any:
         task = asyncio.current_task()
@@ -174,7 +174,7 @@ class AgentServer:
             async with self._client(ctx) as client:
                 if params.name in RESERVED or params.name in self._tools_of(client):
                     return await self._run(ctx, params, client)
-            async with self._client(ctx, fresh=True) as client:  # the agent may have learned it meanwhile
+            async with self._client(ctx, fresh=True) as client:  # a new card may have the skill
                 return await self._run(ctx, params, client)
         except MCPError:
             raise
@@ -190,8 +190,8 @@ class AgentServer:
         tool = self._tools_of(client).get(params.name)
         if tool is None and params.name not in RESERVED:
             raise MCPError(code=_INVALID, message=f"there is no tool {shorten(params.name, 80)!r}")
-        if (answered := _read_state(params.request_state)) is not None:
-            return await call.answer_form(tool, answered, params.input_responses)
+        if (state := _read_state(params.request_state)) is not None:
+            return await call.answer_form(tool, state, params.input_responses)
         key = _idempotency_key(ctx, params)
         if params.name == CANCEL:
             return _canceled(await client.cancel(_task_id(arguments), timeout=OPERATION_SECONDS))
@@ -257,16 +257,16 @@ class AgentServer:
 
     @asynccontextmanager
     async def _client(self, ctx: Any, *, fresh: bool = False) -> AsyncIterator[Client]:
-        """The agent, as this caller sees it. Errors while connecting are errors of the request."""
+        """A client of the agent with this caller's credentials. Errors while connecting are errors of the request."""
         headers = self._headers(ctx)
         try:
-            client = await self._clients.take(headers, fresh=fresh)
+            client = await self._clients.acquire(headers, fresh=fresh)
         except (A2AError, TimeoutError, OSError, ValueError) as error:
             raise MCPError(code=_INTERNAL, message=_explain(error)) from error
         try:
             yield client
         finally:
-            await self._clients.give_back(client)
+            await self._clients.release(client)
 
     def _headers(self, ctx: Any) -> Headers:
         return {} if ctx.request is None else self._options.headers(ctx.request)
@@ -274,7 +274,7 @@ class AgentServer:
     def cancel_task(
         self, client: Client, task: Callable[[], Task | None], reader: asyncio.Task[None] | None
     ) -> None:
-        """Cancel a task at the agent, after its call is gone. The reader learns which task it is, if that is not known."""
+        """Cancel a task at the agent after its call has ended. If the id of the task is not known, wait for the reader to get it."""
 
         async def cancel() -> None:
             try:
@@ -289,9 +289,9 @@ class AgentServer:
             finally:
                 if reader is not None:
                     reader.cancel()
-                await self._clients.give_back(client)
+                await self._clients.release(client)
 
-        self._clients.keep(client)
+        self._clients.retain(client)
         canceling = asyncio.create_task(cancel())
         self._cancels.add(canceling)
         canceling.add_done_callback(self._cancels.discard)
@@ -302,15 +302,15 @@ class _Call:
 
     def __init__(self, owner: AgentServer, ctx: Any, client: Client) -> None:
         self._owner, self._ctx, self.client = owner, ctx, client
-        self._progress, self._said = 0, ""
-        self._spare, self._reported = PROGRESS_BURST, time.monotonic()
+        self._progress, self._last_text = 0, ""
+        self._reports_left, self._reported = PROGRESS_BURST, time.monotonic()
 
     cancels = True
-    """The end of this call is the end of the task, if the caller wants it."""
+    """A cancel of this call cancels the task."""
 
     async def check(self, tool: SkillTool | None, task_id: str, wait: float) -> Any:
         task = await self.client.get(task_id, timeout=OPERATION_SECONDS)
-        if task.state.over or wait <= 0:
+        if task.state.settled or wait <= 0:
             return await self._settle(tool, Reply.of(self.client, task), wait)
         if task.status.message is not None:
             await self._report(task.status.message.text)
@@ -318,28 +318,29 @@ class _Call:
 
     async def answer(self, task_id: str, parts: tuple[Part, ...], key: str) -> Any:
         task = await self.client.get(task_id, timeout=OPERATION_SECONDS)
-        if (
-            task.state.terminal and not key
-        ):  # with a key, the agent knows whether it is the answer that it has
-            raise InvalidParams(f"task {task_id} is {task.state.word}: it takes no answer any more")
+        # With a key, the agent recognises an answer that it already has.
+        if task.state.terminal and not key:
+            raise InvalidParams(
+                f"task {task_id} is {task.state.word}, and does not wait for an answer any more"
+            )
         message = Message(message_id=key or new_id(), parts=parts)
         stream = self.client.stream(message, task=task, context=task.context_id, key=key)
         return await self.follow(None, stream, self._owner._options.wait)
 
-    async def answer_form(self, tool: SkillTool | None, answered: _Answered, responses: Any) -> Any:
-        """The client of the new era comes back with the answer."""
-        task = await self.client.get(answered.task, timeout=OPERATION_SECONDS)
+    async def answer_form(self, tool: SkillTool | None, state: _RequestState, responses: Any) -> Any:
+        """A modern client calls again with the answer to a form."""
+        task = await self.client.get(state.task, timeout=OPERATION_SECONDS)
         response: Any = (responses or {}).get("answer")
-        form = answered.form
+        form = state.form
         asked = task.status.message
-        still_asks = (asked.message_id if asked is not None else "") == answered.question
+        still_asks = (asked.message_id if asked is not None else "") == state.question
         if task.state is not TaskState.INPUT_REQUIRED or not still_asks or form is None:
-            # Answered already, by this form sent twice or by somebody else.
-            return await self.check(tool, answered.task, self._owner._options.wait)
+            # It is answered already: this form was sent twice, or somebody else was faster.
+            return await self.check(tool, state.task, self._owner._options.wait)
         reply = Reply.of(self.client, task)
         if getattr(response, "action", "") != "accept":
             return self._result(tool, reply, declined=True)
-        key = _digest(answered.task, answered.question, msgspec.json.encode(response.content).decode())
+        key = _digest(state.task, state.question, msgspec.json.encode(response.content).decode())
         message = Message(message_id=key, parts=form.read(response.content))
         stream = self.client.stream(message, task=task, context=task.context_id, key=key)
         return await self.follow(tool, stream, self._owner._options.wait)
@@ -375,7 +376,7 @@ class _Call:
             form = form_for(str(reply), reply.questions)
             assert reply.task is not None
             asked = reply.task.status.message
-            state = _Answered(
+            state = _RequestState(
                 task=reply.id,
                 question=asked.message_id if asked is not None else "",
                 form=form,
@@ -388,52 +389,52 @@ class _Call:
         return self._result(tool, reply)
 
     async def _read(self, stream: Stream, wait: float) -> Reply:
-        """The answer so far: the task is over, or has run for `wait` seconds."""
+        """Read until the task settles, or for `wait` seconds. Returns the answer so far."""
         loop = asyncio.get_running_loop()
-        end, beat = loop.time() + wait, loop.time() + BEAT_SECONDS
+        end, next_report = loop.time() + wait, loop.time() + PROGRESS_INTERVAL_SECONDS
         reader = asyncio.create_task(self._drain(stream))
         stops = asyncio.create_task(self._owner.stopping.wait())
         try:
             while True:
-                until = max(_POLL_SECONDS, min(end, beat) - loop.time())
+                until = max(_POLL_SECONDS, min(end, next_report) - loop.time())
                 await asyncio.wait([reader, stops], timeout=until, return_when=asyncio.FIRST_COMPLETED)
                 if reader.done():
                     reader.result()
                     return stream.reply
-                # Without the id of a task nobody could ask later.
+                # Without the id of the task, the client could not ask for the result later.
                 if stream.task is not None and (loop.time() >= end or stops.done()):
                     return stream.reply
                 if stops.done():
                     raise Unavailable("the MCP server is shutting down")
                 if stream.task is None and loop.time() >= end + SILENCE_SECONDS:
-                    raise TimeoutError("the agent does not say anything")
-                if loop.time() >= beat:
-                    beat = loop.time() + BEAT_SECONDS
+                    raise TimeoutError("the agent has sent nothing")
+                if loop.time() >= next_report:
+                    next_report = loop.time() + PROGRESS_INTERVAL_SECONDS
                     await self._report()
         except asyncio.CancelledError:
             self._cancel_if_asked(lambda: stream.task, reader)
             raise
         finally:
             stops.cancel()
-            if not self._hands_over:
+            if not self._reader_handed_over:
                 reader.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await reader
 
-    _hands_over = False
+    _reader_handed_over = False
 
     def _cancel_if_asked(
         self, task: Callable[[], Task | None], reader: asyncio.Task[None] | None = None
     ) -> None:
         if self.cancels and self._was_canceled:
-            self._hands_over = True
+            self._reader_handed_over = True
             self._owner.cancel_task(self.client, task, reader)
 
     @property
     def _was_canceled(self) -> bool:
         """True if the caller canceled; False if the connection or this server ended, which cancels no task.
 
-        In the new era a caller over HTTP cancels by closing the connection. Else there is a notification.
+        A modern caller over HTTP cancels by closing the connection. Others send a notification.
         """
         if self._owner.stopping.is_set():
             return False
@@ -448,23 +449,25 @@ class _Call:
                 size += sum(len(part.text or part.raw or "") for part in piece.parts)
                 if size > MAX_ANSWER_BYTES:
                     raise InvalidAgentResponse(f"the agent sends more than {MAX_ANSWER_BYTES >> 20} MiB")
-                if piece.status and not piece.state.over:
+                if piece.status and not piece.state.settled:
                     await self._report(piece.status)
                 elif piece.artifact is not None and piece.artifact.name:
                     await self._report(piece.artifact.name)
                 if piece.state is TaskState.AUTH_REQUIRED:
-                    return  # the stream may stay open until somebody grants it
+                    return  # the stream may stay open until the authentication is complete
 
     async def _report(self, text: str = "") -> None:
-        """Report progress. An agent that says a lot is heard now and then, and its last words with the next beat."""
+        """Report progress. If the agent sends too much, texts are skipped; the last one comes with the next report."""
         now = time.monotonic()
-        self._spare = min(PROGRESS_BURST, self._spare + (now - self._reported) * PROGRESS_PER_SECOND)
-        self._reported, self._said = now, text or self._said
-        if self._spare < 1:
+        self._reports_left = min(
+            PROGRESS_BURST, self._reports_left + (now - self._reported) * PROGRESS_PER_SECOND
+        )
+        self._reported, self._last_text = now, text or self._last_text
+        if self._reports_left < 1:
             return
-        self._spare -= 1
+        self._reports_left -= 1
         self._progress += 1
-        message = shorten(self._said, MAX_ANNOTATION) or None
+        message = shorten(self._last_text, MAX_ANNOTATION) or None
         await self._ctx.session.report_progress(self._progress, message=message)
 
     @property
@@ -477,29 +480,33 @@ class _Call:
         forms = getattr(capabilities, "elicitation", None)
         if forms is None or not (self._is_modern or self._ctx.session.can_send_request):
             return False
-        return forms.form is not None or forms.url is None  # before 2025-11-25 it said only that it has forms
+        return forms.form is not None or forms.url is None  # before 2025-11-25, an empty object means forms
 
     def _result(self, tool: SkillTool | None, reply: Reply, *, declined: bool = False) -> Any:
         result = reply.task or reply.message
         assert result is not None
         content = content_of(result)
-        if note := _note(reply, declined=declined, talks=tool is not None and not tool.typed):
+        if note := _note(reply, declined=declined, continues=tool is not None and not tool.typed):
             content.append(types.TextContent(text=note))
         data = None
         if tool is not None and tool.output_schema is not None:
-            data = structured(reply, note, result=reply.data) if reply.state is TaskState.COMPLETED else None
+            data = (
+                structured_content(reply, note, result=reply.data)
+                if reply.state is TaskState.COMPLETED
+                else None
+            )
             if data is None or check_value(tool.output_schema, data):
-                data = structured(reply, note)
+                data = structured_content(reply, note)
         return types.CallToolResult(
-            content=content or [types.TextContent(text="(The agent answered with nothing.)")],
+            content=content or [types.TextContent(text="(The agent state with nothing.)")],
             structured_content=data,
             is_error=reply.state in (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED),
             _meta={"dragoman/taskId": reply.id, "dragoman/contextId": reply.context_id} if reply.id else None,
         )
 
 
-def _note(reply: Reply, *, declined: bool, talks: bool) -> str:
-    """What we say beside what the agent says, in a block of its own."""
+def _note(reply: Reply, *, declined: bool, continues: bool) -> str:
+    """The note of this server for the model, in a block after the agent's answer."""
     task = f"task_id {_quote(reply.id)}"
     match reply.state:
         case TaskState.INPUT_REQUIRED if declined:
@@ -518,19 +525,19 @@ def _note(reply: Reply, *, declined: bool, talks: bool) -> str:
         case TaskState.COMPLETED:
             return (
                 f"(To continue this conversation: context_id {_quote(reply.context_id)}.)"
-                if talks and reply.context_id
+                if continues and reply.context_id
                 else ""
             )
-    return f"(The task is not finished: {reply.state.word}. It goes on at the agent. Ask later: {CHECK} with {task}.)"
+    return f"(The task is not finished: {reply.state.word}. It continues at the agent. Ask later: {CHECK} with {task}.)"
 
 
 def _quote(id: str) -> str:
-    """An id of the agent's among our words: it must not be a text of its own."""
+    """An id from the agent inside our text, quoted and shortened: it might contain instructions to the model."""
     return repr(shorten(id, MAX_ID_CHARACTERS))
 
 
 def _shape(reply: Reply) -> str:
-    """What an answer looks like, for a model that answers in the place of a form."""
+    """A sentence about the format of the answer, for a model that answers with `answer_task`."""
     asked = reply.questions
     if len(asked) > 1:
         shapes: Any = {each.key: each.schema or {"type": "string"} for each in asked}
@@ -561,7 +568,7 @@ def _tool(tool: SkillTool) -> Any:
     )
 
 
-def _own_tools(options: McpOptions) -> list[Any]:
+def _task_tools(options: McpOptions) -> list[Any]:
     task_id = {"type": "string", "description": "The task_id of an earlier result."}
     answer = {
         "task_id": task_id,
@@ -643,23 +650,23 @@ def _explain(error: BaseException) -> str:
     text = shorten(str(error) or type(error).__name__, 1_000)
     if isinstance(error, Unauthenticated | Forbidden):
         return (
-            f"NOT AUTHORIZED: the agent refuses the credentials. {text}. The user can give others where this MCP server is "
+            f"NOT AUTHORIZED: the agent refuses the credentials. {text}. The user can change them where this MCP server is "
             "configured."
         )
     return text
 
 
-def _read_state(text: str | None) -> _Answered | None:
+def _read_state(text: str | None) -> _RequestState | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=_Answered)
+        return msgspec.json.decode(text, type=_RequestState)
     except msgspec.DecodeError:
         raise MCPError(code=_INVALID, message="requestState cannot be read") from None
 
 
 def _idempotency_key(ctx: Any, params: Any) -> str:
-    """A key that is the same if the call is sent again; empty if that cannot be known.
+    """A key that is the same if the call is sent again; empty if there is none.
 
     The caller's own key, or the number of the request in its session over HTTP: a client that lost the connection sends the
     same request again.

@@ -2,13 +2,12 @@
 
     agent = Agent("Clerk", tools=[mcp("npx -y @modelcontextprotocol/server-memory"), mcp("https://mcp.example.com/mcp")])
 
-A call goes through these stages, and each leaves what the next run of the turn needs in the task's log: the arguments are
-checked, the caller approves (`turn.approve`), the call begins (`begun/...`, for tools that may not be repeated), the server may ask
-(`turn.ask`), the outcome is recorded.
+A call has these stages, and the task's log records what the next run of the turn needs: the arguments are checked, the caller approves
+(`turn.approve`), the call begins (`begun/...`, for tools that may not be repeated), the server may ask (`turn.ask`), the outcome is recorded.
 
-A server asks in two ways. In MCP of 2026-07-28 its answer to a call says what it needs, and the call is sent again with that: this
-survives a restart. In older versions it asks while the call goes on. Then the call stays open in this process while the task
-waits (`_open_calls`). If the process ends meanwhile, the call is begun again, or, if the tool may not be repeated, fails.
+A server can ask in two ways. In MCP of 2026-07-28 its answer to a call is a request for input, and the call is sent again with the input:
+this survives a restart. In older versions it asks while the call runs. Then the call stays open in this process while the task waits
+(`_open_calls`). If the process ends meanwhile, the call begins again; if the tool may not be repeated, it fails.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -36,8 +35,9 @@ from dragoman.engine.tools import Tool, ToolOutcome
 from dragoman.errors import A2AError, ToolFailed, Unreachable
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer, NoAnswer, NotDone
 from dragoman.mcp.content import DEFAULT_MAX_RESULT, read_result
-from dragoman.mcp.questions import Elicited, ask_caller
+from dragoman.mcp.questions import ElicitAnswer, ask_caller
 from dragoman.mcp.schema import check_value
+from dragoman.model.per_loop import PerLoop
 from dragoman.model.questions import Approval
 from dragoman.model.task import TaskState
 from dragoman.observe.terminal import one_line, sanitize
@@ -45,7 +45,7 @@ from dragoman.observe.terminal import one_line, sanitize
 logger = logging.getLogger("dragoman.mcp")
 
 MAX_INPUT_ROUNDS = 20
-"""How often a server may ask for more before one call ends."""
+"""How often a server may ask for input in one call."""
 MAX_OPEN_CALLS = 1000
 """Calls that stay open while their tasks wait for an answer."""
 ANSWER_SECONDS = 600.0
@@ -93,11 +93,11 @@ def mcp(
 ) -> McpTools:
     """An MCP server for `Agent(tools=[...])`: a command line (or its words), or a URL.
 
-    `name`: what its tools are called after if the agent has several servers; `prefix` says otherwise. `env`: variables for the
-    process, which gets only basic ones. `headers`: for a URL, such as `Authorization`. `only`: names of the tools to use (`read_*`).
+    `name`: the prefix of its tools' names if the agent has several servers, unless `prefix` is given. `env`: variables for the process,
+    which otherwise gets only basic ones. `headers`: for a URL, such as `Authorization`. `only`: names of the tools to use (`read_*`).
 
-    `approve`: which calls the caller is asked about first: True (all), "destructive" (those that are not declared harmless), or a function
-    of the tool and the arguments. `repeatable`: which tools may be called again if a crash leaves it open whether they ran: all,
+    `approve`: the calls that the caller must approve: True (all), "destructive" (those that are not declared harmless), or a function of
+    the tool and the arguments. `repeatable`: the tools that may be called again if it is unknown after a crash whether they ran: all,
     none, or some names. By default those that the server declares read-only or idempotent.
 
     `timeout`: seconds that a call may take; `start_timeout`: seconds that the server may take to start. `elicit`: the server may ask
@@ -128,8 +128,8 @@ def mcp(
         legacy=legacy,
     )
     return McpTools(
-        name or _name_of(url, words),
-        settings,
+        name=name or _name_of(url, words),
+        settings=settings,
         prefix=prefix,
         only=(only,) if isinstance(only, str) else tuple(only),
         approve=approve,
@@ -150,18 +150,18 @@ def _name_of(url: str, words: Sequence[str]) -> str:
         found = labels[0] if labels and not labels[0].isdigit() else ""
     else:
         named = (word for word in words if not word.startswith("-") and word not in ("run", "exec", "x"))
-        found = next((each for word in named if (each := _base(word)) not in _LAUNCHERS), "")
+        found = next((each for word in named if (each := _base_name(word)) not in _LAUNCHERS), "")
     found = re.sub(r"^(mcp-)?server-|-mcp$|-server$|^mcp-", "", found)
     return re.sub(r"[^A-Za-z0-9_-]+", "-", found).strip("-")[:40] or "mcp"
 
 
-def _base(word: str) -> str:
+def _base_name(word: str) -> str:
     """`server-memory` for `@modelcontextprotocol/server-memory@1.2` and `/opt/server-memory.py`."""
     return re.sub(r"(?<=.)@[^/]*$|\.(py|js|mjs|ts|exe)$", "", word.rstrip("/").rpartition("/")[2])
 
 
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, McpPool] = WeakKeyDictionary()
-"""One connection to each server for all agents of a process."""
+_pools = PerLoop(McpPool)
+"""The connections of this process: agents with the same server share one."""
 
 
 class ServerDescription(Struct, frozen=True, kw_only=True):
@@ -172,49 +172,45 @@ class ServerDescription(Struct, frozen=True, kw_only=True):
     instructions: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class McpTools:
-    """The tools of one MCP server. `mcp(...)` makes it."""
+    """The tools of one MCP server. `mcp(...)` makes it; its docstring explains the options."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: McpServer,
-        *,
-        prefix: str | None,
-        only: tuple[str, ...],
-        approve: Approve,
-        repeatable: bool | frozenset[str] | None,
-        elicit: bool,
-        answer_timeout: float,
-        max_result: int,
-        guard: AddressGuard | None,
-    ) -> None:
-        self.name, self.prefix = name, prefix
-        self._settings, self._only, self._approve, self._repeatable = settings, only, approve, repeatable
-        self._elicit, self._answer_timeout, self._max_result = elicit, answer_timeout, max_result
-        self._guard = guard
-        self._key = msgspec.json.encode(settings), elicit, id(guard) if guard is not None else 0
+    name: str
+    settings: McpServer
+    prefix: str | None
+    only: tuple[str, ...]
+    approve: Approve
+    repeatable: bool | frozenset[str] | None
+    elicit: bool
+    answer_timeout: float
+    max_result: int
+    guard: AddressGuard | None
+
+    def __post_init__(self) -> None:
+        guard = id(self.guard) if self.guard is not None else 0
+        self._key = msgspec.json.encode(self.settings), self.elicit, guard
         self._open_calls: dict[tuple[str, int, str], _Call] = {}
         """Calls whose tasks wait for an answer, by task, turn and key."""
 
     def __repr__(self) -> str:
-        return f"mcp({self._settings.url or self._settings.command!r}, name={self.name!r})"
+        return f"mcp({self.settings.url or self.settings.command!r}, name={self.name!r})"
 
     def open(self) -> None:
-        _pool().retain(self._key)
+        _pools.get().retain(self._key)
 
     async def close(self) -> None:
         for call in self._open_calls.values():
-            await call.give_up()
+            await call.cancel()
         self._open_calls.clear()
-        await _pool().release(self._key)
+        await _pools.get().release(self._key)
 
     async def tools(self) -> list[Tool]:
         """Raises `A2AError`."""
-        return self._used(await (await self._connect()).tools())
+        return self._select(await (await self._connect()).tools())
 
     async def look(self) -> ServerDescription:
-        """What the server says about itself, on a connection for this alone. Raises `A2AError`."""
+        """What the server says about itself, on a connection of its own. Raises `A2AError`."""
         pool = McpPool()
         try:
             connection = await self._connect(pool)
@@ -223,29 +219,29 @@ class McpTools:
         finally:
             await pool.close()
         return ServerDescription(
-            tools=tuple(self._used(found)),
+            tools=tuple(self._select(found)),
             version=one_line(about.version)[:40] if about is not None else "",
             instructions=sanitize(instructions or "")[:1000],
         )
 
-    def _used(self, found: Sequence[Tool]) -> list[Tool]:
-        """The tools that are wanted. Their connection may be that of a server with another name here."""
+    def _select(self, found: Sequence[Tool]) -> list[Tool]:
+        """The tools that `only` selects, under this server's name. (Servers with the same settings share a connection.)"""
         return [
             replace(tool, server=self.name)
             for tool in found
-            if not self._only or any(fnmatchcase(tool.name, pattern) for pattern in self._only)
+            if not self.only or any(fnmatchcase(tool.name, pattern) for pattern in self.only)
         ]
 
     def may_repeat(self, tool: Tool) -> bool:
-        """True if a call may be made again when nobody knows whether it was made."""
-        if self._repeatable is None:
+        """True if a call may be repeated when it is unknown whether it ran."""
+        if self.repeatable is None:
             return tool.read_only or tool.idempotent
-        return self._repeatable if isinstance(self._repeatable, bool) else tool.original in self._repeatable
+        return self.repeatable if isinstance(self.repeatable, bool) else tool.original in self.repeatable
 
     async def _connect(self, pool: McpPool | None = None) -> McpConnection:
         """Raises `A2AError`."""
-        options: dict[str, Any] = {"guard": self._guard, "elicits": self._elicit}
-        return await (pool or _pool()).connect(self._key, self.name, self._settings, **options)
+        options: dict[str, Any] = {"guard": self.guard, "elicits": self.elicit}
+        return await (pool or _pools.get()).connect(self._key, self.name, self.settings, **options)
 
     # -- one call ----------------------------------------------------------------------------------------------
 
@@ -277,7 +273,7 @@ class McpTools:
             if parked and call.is_open:
                 await self._keep_open(place, call)
             else:
-                await call.give_up()
+                await call.cancel()
             raise
 
     def check_arguments(self, tool: Tool, arguments: Any) -> None:
@@ -288,17 +284,17 @@ class McpTools:
             )
 
     async def _wants_approval(self, tool: Tool, arguments: dict[str, Any]) -> bool:
-        if self._approve == "destructive":
+        if self.approve == "destructive":
             return tool.destructive
-        wanted = self._approve(tool, arguments) if callable(self._approve) else self._approve
+        wanted = self.approve(tool, arguments) if callable(self.approve) else self.approve
         return bool(await wanted if inspect.isawaitable(wanted) else wanted)
 
     async def _keep_open(self, place: tuple[str, int, str], call: _Call) -> None:
-        """The task waits for an answer, and the call with it."""
+        """Keep a call open while its task waits for an answer."""
         call.record = None
         self._open_calls[place] = call
         while len(self._open_calls) > MAX_OPEN_CALLS:
-            await self._open_calls.pop(next(iter(self._open_calls))).give_up()
+            await self._open_calls.pop(next(iter(self._open_calls))).cancel()
 
     def _failure(self, tool: Tool, why: str, what: str, explanation: str = "") -> ToolOutcome:
         return ToolOutcome(
@@ -308,13 +304,13 @@ class McpTools:
         )
 
 
-class _Round(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a server needs before it goes on: recorded, so that a later run asks the same."""
+class _InputRound(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The input that a server needs before it continues. It is recorded, so that a later run asks the same."""
 
     requests: dict[str, dict[str, Any]] = {}
     """Its questions, by the keys that it gave them."""
     state: str | None = None
-    """Handed back to it as it is."""
+    """Sent back to the server unchanged."""
 
 
 class _Question:
@@ -322,11 +318,11 @@ class _Question:
 
     def __init__(self, params: dict[str, Any]) -> None:
         self.params = params
-        self.answer: asyncio.Future[Elicited] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[ElicitAnswer] = asyncio.get_running_loop().create_future()
 
 
 class _Call:
-    """One call of a tool, from its beginning to its outcome. It may outlive a run of the turn, while the caller is asked."""
+    """One call of a tool, from its beginning to its outcome. While the caller is asked, it may outlive a run of the turn."""
 
     def __init__(
         self,
@@ -349,8 +345,8 @@ class _Call:
         self._request: asyncio.Task[Any] | None = None
         self._question: _Question | None = None
         self._asked = asyncio.Event()
-        self._refused = False
-        """The server refused the request of this round unseen: it may be sent again."""
+        self._may_resend = False
+        """The server did not execute the request of this round, so it may be sent again."""
         self._progress = 0
         self._progress_at = 0.0
 
@@ -360,7 +356,7 @@ class _Call:
 
     @property
     def is_open(self) -> bool:
-        """The server works on it."""
+        """The server works on the call."""
         return self._request is not None
 
     async def run(self) -> ToolOutcome:
@@ -368,7 +364,7 @@ class _Call:
         record, key = self._turn, self._key
         if self._request is None:
             while (step := record.steps.get(f"{key}/input/{self._round}")) is not None:
-                outcome = await self._answer_round(msgspec.json.decode(step.value, type=_Round))
+                outcome = await self._answer_round(msgspec.json.decode(step.value, type=_InputRound))
                 if outcome is not None:
                     return outcome
         again, resend = self._repeatable, True
@@ -380,7 +376,7 @@ class _Call:
             except NotDone as error:
                 if not resend:
                     return self._failure("unreachable", "could not be called", error.message)
-                resend, self._refused = False, True
+                resend, self._may_resend = False, True
                 continue
             except NoAnswer as error:
                 if again:  # it may be called twice: once more, on a new connection
@@ -392,25 +388,25 @@ class _Call:
                     "timeout", f"did not answer in {self._seconds:g} seconds{self._may_have_run}"
                 )
             except Unreachable as error:
-                if self._state is not None and again:  # it may have forgotten its questions: begin anew
+                if self._state is not None and again:  # the server may have lost its state: start again
                     again, self._round, self._responses, self._state = False, 1, None, None
                     continue
                 return self._failure("error", "failed", error.message)
             if isinstance(result, ToolOutcome):
                 return result
             if self._round > MAX_INPUT_ROUNDS:
-                return self._failure("refused", "asks for more again and again")
-            await record.record(f"{key}/input/{self._round}", result)
+                return self._failure("refused", f"asked for input more than {MAX_INPUT_ROUNDS} times")
+            await record.record_step(f"{key}/input/{self._round}", result)
             if (outcome := await self._answer_round(result)) is not None:
                 return outcome
 
-    async def give_up(self) -> None:
+    async def cancel(self) -> None:
         """Cancel it, also at the server."""
         request, connection = self._request, self._connection
         self._request = None
         if request is not None and not request.done():
             if connection is not None:
-                connection.abandon()
+                connection.note_abandoned_call()
             request.cancel()
             await asyncio.wait([request])
         if self._question is not None:
@@ -423,7 +419,7 @@ class _Call:
 
     @property
     def _seconds(self) -> float:
-        return self._server._settings.call_timeout_ms / 1000
+        return self._server.settings.call_timeout_ms / 1000
 
     @property
     def _may_have_run(self) -> str:
@@ -440,10 +436,10 @@ class _Call:
     # -- the request -------------------------------------------------------------------------------------------
 
     async def _begin(self) -> ToolOutcome | None:
-        """Send the request. A tool that may not be repeated, and was called before, is not called: that is the outcome."""
+        """Send the request. Returns an outcome instead if the tool was called before and may not be repeated."""
         record = self._turn
         begun = f"begun/{self._key}/{self._round}"
-        if not self._repeatable and begun in record.steps and not self._refused:
+        if not self._repeatable and begun in record.steps and not self._may_resend:
             logger.warning(
                 "task %s: the tool %s was interrupted, and is not called again",
                 record.task_id,
@@ -457,7 +453,7 @@ class _Call:
         except A2AError as error:
             raise ToolFailed(error.message, why="unreachable") from error
         if not self._repeatable:
-            await record.record(begun, self._tool.original)
+            await record.record_step(begun, self._tool.original)
         await record.may_begin()
         self._connection = connection
         connection.calls.append(self)
@@ -476,17 +472,17 @@ class _Call:
             _meta=self._meta or None,
         )
         try:
-            async with connection.used():
+            async with connection.in_use():
                 return await connection.client.session.send_request(
-                    CallToolRequest(params=params), _answers(), progress_callback=self._on_progress
+                    CallToolRequest(params=params), _answer_type(), progress_callback=self._on_progress
                 )
         finally:
             connection.calls.remove(self)
 
-    async def _follow(self) -> ToolOutcome | _Round:
-        """Wait for the answer, and pass the questions of the server on to the caller.
+    async def _follow(self) -> ToolOutcome | _InputRound:
+        """Wait for the answer, and forward the questions of the server to the caller.
 
-        Raises `TimeoutError`, `NoAnswer`, `Unreachable` (the server said no), `Parked`.
+        Raises `TimeoutError`, `NoAnswer`, `Unreachable` (the server answered with an error), `Parked`.
         """
         request, connection = self._request, self._connection
         assert request is not None and connection is not None
@@ -503,10 +499,10 @@ class _Call:
                 finally:
                     asked.cancel()
                 if self._question is None and not request.done():
-                    await self.give_up()
+                    await self.cancel()
                     if connection.ended.done():
                         raise NoAnswer(f"the MCP server {self._server.name!r} ended")
-                    connection.suspect = True
+                    connection.maybe_stuck = True
                     raise TimeoutError
             if (question := self._question) is not None:
                 answer = await self._ask(question.params)
@@ -516,7 +512,7 @@ class _Call:
         self._request = None
         return self._read(request, connection)
 
-    def _read(self, request: asyncio.Task[Any], connection: McpConnection) -> ToolOutcome | _Round:
+    def _read(self, request: asyncio.Task[Any], connection: McpConnection) -> ToolOutcome | _InputRound:
         """What the server answered. Raises `NoAnswer`, `Unreachable`."""
         if request.cancelled():
             raise NoAnswer(f"the call of {self._tool.original!r} was cancelled")
@@ -528,13 +524,13 @@ class _Call:
                     name: each.model_dump(mode="json", by_alias=True, exclude_none=True)
                     for name, each in (answer.input_requests or {}).items()
                 }
-                return _Round(requests=requests, state=answer.request_state)
+                return _InputRound(requests=requests, state=answer.request_state)
             schema = self._tool.output_schema
             if schema is not None and not answer.is_error:
                 value = answer.structured_content
                 if wrong := "they are missing" if value is None else check_value(schema, value):
                     return self._failure("result", "returned data that do not fit their schema", wrong)
-            result = read_result(answer, self._server._max_result)
+            result = read_result(answer, self._server.max_result)
             return (
                 self._failure("error", "failed", result.text)
                 if answer.is_error
@@ -543,20 +539,22 @@ class _Call:
         code = getattr(getattr(error, "error", None), "code", None)
         if code == _URL_ELICITATION:
             pages = (getattr(error, "data", None) or {}).get("elicitations", ())
-            return _Round(
+            return _InputRound(
                 requests={
                     str(n): {"method": "elicitation/create", "params": {**page, "mode": "url"}}
                     for n, page in enumerate(pages)
                 }
             )
         if code is None and isinstance(error, ValueError):  # the library cannot read it
-            return self._failure("result", "returned what is no result in MCP", one_line(str(error))[:500])
+            return self._failure(
+                "result", "returned a result that is not valid in MCP", one_line(str(error))[:500]
+            )
         if not isinstance(error, Exception):
             raise error
-        raise connection.failed(error)
+        raise connection.to_unreachable(error)
 
     async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell the caller, now and then."""
+        """Report progress to the caller as a status, but not too often."""
         now = asyncio.get_running_loop().time()
         if (
             self.record is None
@@ -565,13 +563,13 @@ class _Call:
         ):
             return
         self._progress, self._progress_at = self._progress + 1, now
-        said = one_line(message or "")[:300] or (f"{progress:g} of {total:g}" if total else f"{progress:g}")
-        self.record.status(f"{self._tool.original}: {said}", {})
+        text = one_line(message or "")[:300] or (f"{progress:g} of {total:g}" if total else f"{progress:g}")
+        self.record.status(f"{self._tool.original}: {text}", {})
 
     # -- questions ---------------------------------------------------------------------------------------------
 
     async def answer_server(self, params: Any) -> Any:
-        """A question of the server in the middle of the call. It waits until the caller answers, but not for ever."""
+        """Return the caller's answer to a question that the server asks during the call; after `answer_timeout`, a cancel."""
         from mcp.types import ElicitResult
 
         question = self._question = _Question(
@@ -579,49 +577,42 @@ class _Call:
         )
         self._asked.set()
         try:
-            async with asyncio.timeout(self._server._answer_timeout):
+            async with asyncio.timeout(self._server.answer_timeout):
                 answer = await question.answer
         except TimeoutError:
             if self._question is question:
                 self._question = None
-            answer = Elicited(action="cancel")
+            answer = ElicitAnswer(action="cancel")
         return ElicitResult(action=answer.action, content=answer.content)
 
-    async def _ask(self, params: dict[str, Any]) -> Elicited:
-        """What the caller answers. Raises `Parked`."""
+    async def _ask(self, params: dict[str, Any]) -> ElicitAnswer:
+        """The caller's answer to a question. Raises `Parked`."""
         record = self._turn
-        what = digest(msgspec.json.encode(params, order="sorted"))
-        return await ask_caller(record, params, f"{self._key}/elicit/{what}", self._server.name)
+        question = digest(msgspec.json.encode(params, order="sorted"))
+        return await ask_caller(record, params, f"{self._key}/elicit/{question}", self._server.name)
 
-    async def _answer_round(self, round: _Round) -> ToolOutcome | None:
+    async def _answer_round(self, round: _InputRound) -> ToolOutcome | None:
         """Answer what the server needs before the next request; an outcome if that is not possible. Raises `Parked`."""
         from mcp.types import ElicitResult
 
         responses: dict[str, Any] = {}
         for name, request in round.requests.items():
-            if request.get("method") != "elicitation/create" or not self._server._elicit:
-                what = one_line(str(request.get("method")))[:80]
-                return self._failure("refused", f"wants what it may not have: {what}")
+            if request.get("method") != "elicitation/create" or not self._server.elicit:
+                method = one_line(str(request.get("method")))[:80]
+                return self._failure("refused", f"asked for something that it may not have: {method}")
             answer = await self._ask(request.get("params", {}))
             responses[name] = ElicitResult(action=answer.action, content=answer.content)
         if not round.requests:
-            await asyncio.sleep(0.1)  # it only needs time
+            await asyncio.sleep(0.1)  # the server only asks to call again
         self._responses, self._state, self._round = responses or None, round.state, self._round + 1
-        self._refused = False
+        self._may_resend = False
         return None
 
 
 @cache
-def _answers() -> Any:
-    """What the library reads the answer to a call with."""
+def _answer_type() -> Any:
+    """The type with which the library reads the answer to a call."""
     from mcp.types import CallToolResult, InputRequiredResult
     from pydantic import TypeAdapter
 
     return TypeAdapter(CallToolResult | InputRequiredResult)
-
-
-def _pool() -> McpPool:
-    loop = asyncio.get_running_loop()
-    if (pool := _pools.get(loop)) is None:
-        pool = _pools[loop] = McpPool()
-    return pool

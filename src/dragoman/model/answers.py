@@ -50,11 +50,13 @@ LONGEST_CHOICE = 400
 REASON_CHARACTERS = 300
 """Characters of what a validator says that are looked at: it may repeat what it was given."""
 _yes, _no, _polite = _words(_YES), _words(_NO), _words(_POLITE)
+_TURNS = re.compile(r"[?\u061F\u055E\u1367]|;\s*$|^\s*!|[-\u2212]\s*\d")
+"""Marks that make something else of a word beside them: `yes?`, `ναι;` (a question in Greek), `!yes`, `-1`."""
 
 
 def yes_or_no(text: str) -> bool | None:
-    """What a short answer says; None if it is neither, or both."""
-    if len(text) > LONGEST_ANSWER:
+    """What a short answer says; None if it is neither, or both, or a question."""
+    if len(text) > LONGEST_ANSWER or _TURNS.search(unicodedata.normalize("NFKC", text)):
         return None
     text = _bare(text)
     meanings = {meaning for phrase in _readings(text) for meaning in _meanings(phrase)}

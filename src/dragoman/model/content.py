@@ -74,6 +74,26 @@ class Part(Wire, frozen=True, kw_only=True):
         )
 
 
+class _WithParts(Wire, frozen=True, kw_only=True):
+    """What has parts: a message, an artifact."""
+
+    if TYPE_CHECKING:
+        parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
+
+    @property
+    def data(self) -> Any:
+        """The value of the first data part; None when there is none."""
+        return data_of(self.parts)
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        return files_of(self.parts)
+
+
 class _MadeHere(StructMeta):
     """Fills in what a message that is made by hand may leave out. One that is read from a wire may not."""
 
@@ -102,7 +122,7 @@ def _read_parts(given: Any) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-class Message(Wire, frozen=True, kw_only=True, metaclass=_MadeHere):
+class Message(_WithParts, frozen=True, kw_only=True, metaclass=_MadeHere):
     """One communication between a client (`USER`) and an agent (`AGENT`).
 
     `Message("text")` and `Message(parts=[...])` make one. Without an id it gets a new one, and without a role it is a
@@ -147,21 +167,8 @@ class Message(Wire, frozen=True, kw_only=True, metaclass=_MadeHere):
             return self
         return replace(self, task_id=task or self.task_id, context_id=context or self.context_id)
 
-    @property
-    def text(self) -> str:
-        return text_of(self.parts)
 
-    @property
-    def data(self) -> Any:
-        """The value of the first data part; None when there is none."""
-        return data_of(self.parts)
-
-    @property
-    def files(self) -> tuple[Part, ...]:
-        return files_of(self.parts)
-
-
-class Artifact(Wire, frozen=True, kw_only=True):
+class Artifact(_WithParts, frozen=True, kw_only=True):
     """Something a task produced. Chunks that share an id build up one artifact."""
 
     artifact_id: str
@@ -170,18 +177,6 @@ class Artifact(Wire, frozen=True, kw_only=True):
     description: str = ""
     metadata: dict[str, Any] = NOTHING
     extensions: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return text_of(self.parts)
-
-    @property
-    def data(self) -> Any:
-        return data_of(self.parts)
-
-    @property
-    def files(self) -> tuple[Part, ...]:
-        return files_of(self.parts)
 
     def extended_by(self, chunk: Artifact) -> Artifact:
         return replace(
@@ -301,7 +296,7 @@ def part_of(value: Any, media_type: str = "") -> Part:
     if isinstance(value, str):
         return Part(text=value, media_type=media_type)
     if isinstance(value, Part):
-        return _checked(value)
+        return _check_part(value)
     if isinstance(value, bytes | bytearray):
         return Part(raw=bytes(value), media_type=media_type or "application/octet-stream")
     return Part(data=plain(value), media_type=media_type)
@@ -314,7 +309,7 @@ def parts_of(value: Any) -> tuple[Part, ...]:
     return (part_of(value),)
 
 
-def _checked(part: Part) -> Part:
+def _check_part(part: Part) -> Part:
     """A part that was made by hand: what is wrong with it shall be said where it was made."""
     if part.contents != 1:
         raise TypeError("a part has one of text, raw, url and data")

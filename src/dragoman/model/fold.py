@@ -1,4 +1,4 @@
-"""What a task is, as its events tell it."""
+"""Fold the events of a task into the task."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Fold:
         return self.status.state if self.status is not None else TaskState.UNSPECIFIED
 
     @property
-    def over(self) -> bool:
-        return self.message is not None or self.state.over
+    def settled(self) -> bool:
+        return self.message is not None or self.state.settled
 
     @property
     def task(self) -> Task | None:
@@ -50,7 +50,7 @@ class Fold:
 
     def apply(self, event: Event) -> None:
         if isinstance(event, ArtifactUpdate):
-            self._named(event.task_id, event.context_id)
+            self._take_names(event.task_id, event.context_id)
             artifact = event.artifact
             growing = self.artifacts.get(artifact.artifact_id)
             if event.append and growing is not None:
@@ -58,7 +58,7 @@ class Fold:
             else:
                 self.artifacts[artifact.artifact_id] = GrowingArtifact(artifact)
         elif isinstance(event, StatusUpdate):
-            self._named(event.task_id, event.context_id)
+            self._take_names(event.task_id, event.context_id)
             if self.status is not None and self.status.message is not None:
                 self._earlier_messages.append(self.status.message)
             self.status = event.status
@@ -67,15 +67,15 @@ class Fold:
                     self._metadata = {}
                 self._metadata.update(event.metadata)
         elif isinstance(event, Task):
-            self._named(event.id, event.context_id)
+            self._take_names(event.id, event.context_id)
             self._task, self._earlier_messages, self.status = event, [], event.status
             self._metadata = None
             self.artifacts = {artifact.artifact_id: GrowingArtifact(artifact) for artifact in event.artifacts}
         else:
             self.message = event
-            self._named(event.task_id, event.context_id)
+            self._take_names(event.task_id, event.context_id)
 
-    def _named(self, task: str, context: str) -> None:
+    def _take_names(self, task: str, context: str) -> None:
         self.task_id = task or self.task_id
         self.context_id = context or self.context_id
 

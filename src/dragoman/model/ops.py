@@ -36,7 +36,7 @@ MAX_MODES = 1000
 
 
 _EMPTY, _NEGATIVE = "must not be empty", "must not be negative"
-_ID, _TASK_ID = ("id", "id"), ("task_id", "taskId")
+_ID, _TASK_ID, _HISTORY = ("id", "id"), ("task_id", "taskId"), ("history_length", "historyLength")
 
 
 def refuse(path: str, why: str) -> NoReturn:
@@ -50,9 +50,14 @@ class Request(Wire, frozen=True, kw_only=True):
     tenant: str = ""
     needed: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Members that must not be empty, and their names in JSON."""
+    natural: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Members that must not be negative."""
 
     def check(self) -> Self:
         """The request, if it keeps the rules that all versions share, beyond the types of members. Raises `InvalidParams`."""
+        for member, name in self.natural:
+            if (getattr(self, member) or 0) < 0:
+                refuse(name, _NEGATIVE)
         for member, name in self.needed:
             if not getattr(self, member):
                 refuse(name, _EMPTY)
@@ -124,11 +129,7 @@ class GetTask(Request, frozen=True, kw_only=True):
     id: str
     history_length: int | None = None
     needed = (_ID,)
-
-    def check(self) -> Self:
-        if self.history_length is not None and self.history_length < 0:
-            refuse("historyLength", _NEGATIVE)
-        return Request.check(self)
+    natural = (_HISTORY,)
 
 
 class ListTasks(Request, frozen=True, kw_only=True):
@@ -141,10 +142,10 @@ class ListTasks(Request, frozen=True, kw_only=True):
     history_length: int | None = None
     status_timestamp_after: str = ""
     include_artifacts: bool = False
+    natural = (_HISTORY,)
 
     def check(self) -> Self:
-        if self.history_length is not None and self.history_length < 0:
-            refuse("historyLength", _NEGATIVE)
+        Request.check(self)
         if self.page_size is not None and not 1 <= self.page_size <= MAX_PAGE_SIZE:
             refuse("pageSize", f"must be from 1 to {MAX_PAGE_SIZE}")
         if not self.status_timestamp_after:
@@ -213,11 +214,7 @@ class ListPushConfigs(Request, frozen=True, kw_only=True):
     page_size: int | None = None
     page_token: str = ""
     needed = (_TASK_ID,)
-
-    def check(self) -> Self:
-        if self.page_size is not None and self.page_size < 0:
-            refuse("pageSize", _NEGATIVE)
-        return Request.check(self)
+    natural = (("page_size", "pageSize"),)
 
 
 class PushConfigPage(Wire, frozen=True, kw_only=True):
@@ -334,12 +331,16 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
     extensions: tuple[str, ...] = ()
     after: int | None = None
     """Resume a stream after this event (`Last-Event-ID`)."""
+    answers: int | None = None
+    """The last record of the task when the caller saw the question. If mail came after it, the message is refused."""
     deadline: float | None = None
     """When the caller stops waiting, in `time.time()` seconds."""
     trace: dict[str, str] = {}
     """W3C trace context: `traceparent`, `tracestate`."""
     depth: int = 0
-    """How many agents stand between this call and the first caller."""
+    """How many agents stand between this call and the first caller, as the caller says."""
+    inside: bool = False
+    """From a task that runs in this process and waits for the answer. No request of the network says so."""
     credentials: dict[str, str] = field(default_factory=dict)
     """Request headers that carried credentials; for agents that ask to pass them on. Never logged, never stored."""
 
@@ -388,6 +389,13 @@ def ends_stream(event: Event, pauses: Container[TaskState] = ()) -> bool:
         return True
     state = event.status.state  # type: ignore[union-attr]
     return state.terminal or state in pauses
+
+
+def trimmed(task: Task, history_length: int | None) -> Task:
+    """The task with at most the last `history_length` messages; None keeps them all."""
+    if history_length is None or len(task.history) <= history_length:
+        return task
+    return replace(task, history=task.history[len(task.history) - history_length :])
 
 
 class Service(Protocol):

@@ -9,6 +9,8 @@ from typing import Any
 
 def check_options(given: Mapping[str, Any], options: type[Any], of: str, also: Iterable[str] = ()) -> None:
     """Raise `TypeError` for a name in `given` that is not a key of `options`, a `TypedDict`, nor one of `also`."""
+    if not given:
+        return
     known = {*options.__required_keys__, *options.__optional_keys__} | set(also)
     for name in given.keys() - known:
         close = get_close_matches(name, known, n=1)

@@ -11,8 +11,6 @@ import msgspec
 from dragoman.model.card import AgentCard, Extension
 from dragoman.model.content import Wire
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
 
 def json_schema(kind: Any) -> dict[str, Any] | None:
     """The JSON Schema of a type, with its own definitions; None if the type has none."""

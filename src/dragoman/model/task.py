@@ -23,20 +23,16 @@ class TaskState(str, Enum):
     """As the versions before 1.0 spell it: `input-required`."""
     terminal: bool
     interrupted: bool
-    over: bool
-    """Nothing more happens until somebody says something: terminal or interrupted."""
+    settled: bool
+    """Terminal or interrupted: nothing more happens until a caller sends something."""
 
 
 TERMINAL = frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED})
 INTERRUPTED = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
-OVER = TERMINAL | INTERRUPTED
 for _state in TaskState:
     _state.word = _state.value[11:].lower().replace("_", "-")
-    _state.terminal, _state.interrupted, _state.over = (
-        _state in TERMINAL,
-        _state in INTERRUPTED,
-        _state in OVER,
-    )
+    _state.terminal, _state.interrupted = _state in TERMINAL, _state in INTERRUPTED
+    _state.settled = _state.terminal or _state.interrupted
 
 
 class TaskStatus(Wire, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Counts, traces, logs and audits what happens: every operation, every turn, every failed authentication.
 
 `Instrumentation` belongs to one application. It wraps the service (`InstrumentedService`) and the authenticators
-(`InstrumentedAuth`), and observes the runner (`engine.runner.Observer`).
+(`InstrumentedAuth`), and observes the runner (`engine.program.Observer`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.engine.protocols import Audit, AuditEntry
-from dragoman.engine.records import Snapshot
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError
 from dragoman.model.content import Message
@@ -201,7 +201,7 @@ class Instrumentation:
 
 
 class InstrumentedUpstream:
-    """Observes what a bridge sends to the agent behind a route (`bridge.upstream.Observer`)."""
+    """Observes what a bridge sends to the agent behind a route (`bridge.upstream.UpstreamObserver`)."""
 
     def __init__(self, instruments: Instrumentation, route: str) -> None:
         self._instruments, self._route = instruments, route
@@ -306,9 +306,8 @@ class _InstrumentedTurn(Struct):
             turn.trace = self.span.__enter__()
         self.before = LOG_FIELDS.set(self._log_fields)
         request = self.before.old_value
-        if isinstance(
-            request, _RequestContext
-        ):  # the turn runs in the context of the call that sent the message
+        # The turn may run in the context of the call that sent the message.
+        if isinstance(request, _RequestContext):
             request.audit(turn.task_id, "OK")
         if turn.attempt > 1:
             instruments.audit_resume(turn)
@@ -429,7 +428,7 @@ class InstrumentedService:
                             task = first.id if isinstance(first, Task) else first.task_id
                             self._instruments.audit_request(call, operation, request, task, "OK")
                         if batch and (status := getattr(batch[-1].event, "status", None)) is not None:
-                            state = status.state.word if status.state.over else ""
+                            state = status.state.word if status.state.settled else ""
                         yield batch
                 outcome = "OK"
             except A2AError as error:
@@ -440,9 +439,8 @@ class InstrumentedService:
                 raise
             finally:
                 seconds = time.perf_counter() - began
-                ended = state or (
-                    LEFT if left else outcome
-                )  # a reader leaves when it has read the last event
+                # A reader also leaves when it has read the last event.
+                ended = state or (LEFT if left else outcome)
                 if requests_logger.isEnabledFor(INFO):
                     named = task or _task_named_by(request)
                     log_request(call, operation, ended, seconds, named, _trace_id(call.trace))

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from dragoman.engine.records import Snapshot
+from dragoman.engine.snapshot import Snapshot
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Call
 from dragoman.observe.redact import redact_line

@@ -7,7 +7,7 @@ Calls of a turn continue the turn's. Names of attributes follow OpenTelemetry's 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import entry_points
 
 from opentelemetry import trace
@@ -24,6 +24,9 @@ from dragoman.model.ops import Call
 _PROPAGATOR = TraceContextTextMapPropagator()
 _EXPORTERS = "opentelemetry_traces_exporter"
 _FLUSH_MILLISECONDS = 5000
+
+_Span = AbstractContextManager[dict[str, str]]
+"""Gives the trace context to pass on."""
 
 
 def tracer_from_environment(environment: Mapping[str, str]) -> OpenTelemetry:
@@ -64,8 +67,7 @@ class OpenTelemetry:
         if isinstance(self._provider, TracerProvider):
             self._provider.force_flush(_FLUSH_MILLISECONDS)
 
-    @contextmanager
-    def request(self, call: Call, operation: str) -> Iterator[dict[str, str]]:
+    def request(self, call: Call, operation: str) -> _Span:
         attributes = {
             "rpc.system": "a2a",
             "rpc.method": operation,
@@ -74,11 +76,9 @@ class OpenTelemetry:
             "a2a.tenant": call.scope.tenant,
             "enduser.id": call.principal.id,
         }
-        with self._span(f"a2a {operation}", SpanKind.SERVER, call.trace, attributes) as context:
-            yield context
+        return self._span(f"a2a {operation}", SpanKind.SERVER, call.trace, attributes)
 
-    @contextmanager
-    def turn(self, turn: Turn) -> Iterator[dict[str, str]]:
+    def turn(self, turn: Turn) -> _Span:
         attributes: dict[str, str | int] = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.id": turn.scope.agent,
@@ -87,13 +87,9 @@ class OpenTelemetry:
             "a2a.turn": turn.n,
             "a2a.attempt": turn.attempt,
         }
-        with self._span(
-            f"invoke_agent {turn.scope.agent}", SpanKind.INTERNAL, turn.mail.trace, attributes
-        ) as context:
-            yield context
+        return self._span(f"invoke_agent {turn.scope.agent}", SpanKind.INTERNAL, turn.mail.trace, attributes)
 
-    @contextmanager
-    def upstream(self, call: Call, route: str, upstream: str, operation: str) -> Iterator[dict[str, str]]:
+    def upstream(self, call: Call, route: str, upstream: str, operation: str) -> _Span:
         attributes = {
             "rpc.system": "a2a",
             "rpc.method": operation,
@@ -101,8 +97,7 @@ class OpenTelemetry:
             "server.address": upstream.rpartition(":")[0] or upstream,
             "server.port": upstream.rpartition(":")[2] if ":" in upstream else "",
         }
-        with self._span(f"a2a {operation}", SpanKind.CLIENT, call.trace, attributes) as context:
-            yield context
+        return self._span(f"a2a {operation}", SpanKind.CLIENT, call.trace, attributes)
 
     @contextmanager
     def _span(

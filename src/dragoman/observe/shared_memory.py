@@ -14,7 +14,7 @@ from hashlib import blake2b
 from mmap import mmap
 from typing import Self
 
-from dragoman.engine.runner import Load
+from dragoman.engine.load import Load
 
 _CELL_BYTES = 8
 
@@ -168,8 +168,8 @@ class SharedSecrets:
     secret is lost.
     """
 
-    def __init__(self, memory: mmap | None = None) -> None:
-        self._memory = memory or mmap(-1, _SECRET_SLOTS * _SECRET_BYTES)
+    def __init__(self) -> None:
+        self._memory = mmap(-1, _SECRET_SLOTS * _SECRET_BYTES)
 
     def put(self, name: str, secret: bytes) -> None:
         """Replace a secret. One that is too large is not shared. An empty one removes it."""
@@ -240,6 +240,6 @@ class SharedCounters:
             self.usage.for_worker(worker),
             self.reports.for_worker(worker),
             self.connections.for_worker(worker),
-            self.load.of(worker),
+            self.load.for_worker(worker),
             self.secrets,
         )

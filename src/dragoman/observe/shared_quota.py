@@ -400,14 +400,23 @@ class SharedQuota:
         self._sweep_soon()
 
     async def _change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, Lease]]) -> Lease:
+        given_up = False
+
+        def change_in_time(body: bytes, now: float) -> tuple[bytes, float, Lease]:
+            if given_up:  # a store may try for longer than we wait: what we hold is not what it was
+                raise Unavailable("nobody waits for this change any more")
+            return change(body, now)
+
         try:
             async with asyncio.timeout(_STORE_SECONDS):
-                lease = await self._store.change(key, change)
+                lease = await self._store.change(key, change_in_time)
         except (TimeoutError, A2AError) as error:
             if not self._failing:
                 self._failing = True
-                logger.warning("the store does not count quotas now: %s", error or "it does not answer")
+                logger.warning("the store does not count quotas now: %s", str(error) or "it does not answer")
             raise Unavailable("the quota cannot be checked: the store is away", retry_after=1) from error
+        finally:
+            given_up = True
         self._failing = False
         return lease
 

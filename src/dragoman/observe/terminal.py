@@ -8,6 +8,8 @@ bidirectional overrides show text in another order than the one it has. Text fro
 from __future__ import annotations
 
 import re
+import sys
+from typing import TextIO
 
 _LINE_BREAKS = "\u2028\u2029"
 _INVISIBLE = (
@@ -47,6 +49,11 @@ UNSAFE = (
 def sanitize(text: str) -> str:
     """Remove escape sequences, control characters and invisible formatting. Line feeds and tabs stay."""
     return text if text.isprintable() else _SEQUENCES.sub("", text).translate(_ACTIONS)
+
+
+def sanitize_for(text: str, to: TextIO | None = None) -> str:
+    """Sanitize `text` if `to` (default: standard output) is a terminal."""
+    return sanitize(text) if (to or sys.stdout).isatty() else text
 
 
 def one_line(text: str) -> str:

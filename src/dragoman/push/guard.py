@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -34,10 +34,8 @@ _CONNECT_SECONDS = 5.0
 """How long to wait for one address before trying the next."""
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*\.?", re.IGNORECASE)
-
-
-_RESOLVERS = ThreadPoolExecutor(32, "dragoman-resolve")
-"""Own threads, so that names that take long to resolve do not block other work of the process."""
+_RESOLVER_THREADS = 32
+"""Look-ups at a time of one guard."""
 
 
 class Guard:
@@ -46,6 +44,8 @@ class Guard:
     `only`: the only hosts that are allowed (`webhooks.example.com`, `*.example.com`). `trust`: networks that are
     allowed though they are not public (`10.1.0.0/16`). `http`: allows plain HTTP. `ports`: the allowed ports; by default
     80, 443 and everything from 1024 on.
+
+    A guard has its own threads to resolve names: names that take long delay neither other work of the process nor other guards.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Guard:
         self._trust: list[Network] = [ip_network(text, strict=False) for text in trust]
         self._schemes = ("https", "http") if http or allow_private else ("https",)
         self._ports = frozenset(ports)
-        self._resolve = resolve or _resolve
+        self._resolve = resolve or _Resolver().resolve
         self._connect = connect or _connect
 
     def check(self, url: str) -> None:
@@ -145,11 +145,11 @@ class OutboundGuard:
     """For clients of agents elsewhere: allows public addresses, those that the operator named (`host:port`), and all if
     `allow_private`."""
 
-    def __init__(self, *, allow_private: bool = False, named: Iterable[str] = ()) -> None:
+    def __init__(self, *, allow_private: bool = False) -> None:
         self._anywhere = Guard(allow_private=True)
         self._public = Guard(http=True)
         self._allow_private = allow_private
-        self._named = set(named)
+        self._named: set[str] = set()
 
     def allow(self, url: str) -> None:
         """The operator named this URL: its host and port may be private."""
@@ -194,10 +194,14 @@ def _matches(name: str, pattern: str) -> bool:
     return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
 
 
-async def _resolve(host: str, port: int) -> Sequence[str]:
-    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, look)
-    return [str(where[0]) for *_, where in found]
+class _Resolver:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, "dragoman-resolve")
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
+        return [str(where[0]) for *_, where in found]
 
 
 async def _connect(address: str, port: int) -> socket.socket:

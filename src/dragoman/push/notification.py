@@ -79,7 +79,7 @@ async def build_notification(
     event = record.event
     if isinstance(event, Message):
         return _write_older(written, event)
-    if isinstance(event, StatusUpdate) and (record.over or every_status):
+    if isinstance(event, StatusUpdate) and (record.settles or every_status):
         return _write_older(written, await task())
     return None
 

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from dragoman.auth.keys import KeyRing
 from dragoman.client.transport.network import AddressRefused, HttpTransport
 from dragoman.client.transport.transport import Transport
-from dragoman.engine.protocols import LeaseLost, Log, Store
-from dragoman.engine.push_configs import Delivery, StoredPushConfig, now
-from dragoman.engine.records import PIECE_BYTES, Mail, Record, Snapshot
+from dragoman.engine.protocols import LeaseLost, Log, Store, snapshot_at
+from dragoman.engine.push_configs import Delivery, StoredPushConfig, steady_time
+from dragoman.engine.records import PIECE_BYTES, Mail, Record
 from dragoman.errors import InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Call, PushConfig
@@ -36,6 +36,8 @@ from dragoman.push.seal import Seal
 
 logger = logging.getLogger("dragoman.push")
 
+_TTL_SECONDS = 30.0
+"""How long a node holds its webhooks after its last heartbeat."""
 _POLL_SECONDS = 5.0
 _MAX_ORIGIN_PAUSE_SECONDS = 30.0
 """The longest that one webhook without an answer pauses the others of its origin."""
@@ -50,6 +52,10 @@ class _OriginPaused(Exception):
         self.pause = pause
 
 
+MaySend = Callable[[Delivery], Awaitable[bool]]
+"""Whether a webhook may still be called: whoever set it may have lost the right to read. Raises `Unavailable`."""
+
+
 class PushSender:
     """`transport` must dial through `guard`. With `keys`, notifications carry our signed token."""
 
@@ -61,20 +67,19 @@ class PushSender:
         options: PushOptions = DEFAULTS,
         *,
         keys: KeyRing | None = None,
-        node: str = "",
-        ttl: float = 30.0,
+        may_send: MaySend | None = None,
     ) -> None:
+        self._may_send = may_send
         self._store, self._transport, self._guard, self._options = store, transport, guard, options
         self._keys, self._seal = keys, Seal(options.seal)
-        self._node, self._ttl = node or f"push-{new_id()}", ttl
+        self._node = f"push-{new_id()}"
         self._origins = Origins(
             slots=options.per_origin,
             pause=options.pause,
             longest=min(options.longest_pause, _MAX_ORIGIN_PAUSE_SECONDS),
         )
-        self._longest = (
-            max(options.longest_pause, _MAX_ORIGIN_PAUSE_SECONDS) * 2
-        )  # no pause is longer, jitter included
+        self._longest = max(options.longest_pause, _MAX_ORIGIN_PAUSE_SECONDS) * 2
+        """No pause is longer, jitter included."""
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -96,7 +101,9 @@ class PushSender:
             why = "does not answer as the owner of this push config would"
             raise InvalidParams(f"the push config's url {why}", fields=(("url", why),))
         config = self._seal.seal(replace(config, id=config.id or new_id(), tenant=""))
-        return StoredPushConfig(config=config, dialect=call.dialect, uid=new_id())
+        return StoredPushConfig(
+            config=config, dialect=call.dialect, uid=new_id(), generation=call.principal.generation
+        )
 
     def show_config(self, webhook: StoredPushConfig) -> PushConfig:
         return self._seal.open(webhook.config)
@@ -105,7 +112,7 @@ class PushSender:
 
     async def start(self) -> None:
         self._stopping = False
-        await self._store.join(self._node, ttl=self._ttl)
+        await self._store.join(self._node, ttl=_TTL_SECONDS)
         self._loop_task = asyncio.create_task(self._loop(), name="dragoman-push")
 
     async def stop(self, drain: float) -> None:
@@ -139,15 +146,15 @@ class PushSender:
                 wait = _POLL_SECONDS
                 try:
                     if loop.time() >= beat:
-                        await self._store.renew(self._node, ttl=self._ttl)
-                        beat = loop.time() + self._ttl / 3
-                    due = await self._store.push_queue.when()
-                    if loop.time() >= look or (due is not None and due <= now()):
+                        await self._store.renew(self._node, ttl=_TTL_SECONDS)
+                        beat = loop.time() + _TTL_SECONDS / 3
+                    due = await self._store.push_queue.next_due()
+                    if loop.time() >= look or (due is not None and due <= steady_time()):
                         await self._claim()
                         look = loop.time() + _POLL_SECONDS
-                        due = await self._store.push_queue.when()
+                        due = await self._store.push_queue.next_due()
                     if due is not None and len(self._jobs) < _MAX_HELD_WEBHOOKS:
-                        wait = min(wait, max(0.01, due - now()))
+                        wait = min(wait, max(0.01, due - steady_time()))
                 except Unavailable as error:
                     logger.warning("the store is not available: %s", error)
                 except Exception:
@@ -222,6 +229,8 @@ class PushSender:
             **await _trace_at(log, delivery.task, record.seq),
         }
         try:
+            if self._may_send is not None and not await self._may_send(delivery):
+                raise Undelivered("the token that set it is revoked", gone=True)
             webhook = replace(webhook, config=self.show_config(webhook))
         except Unavailable as unavailable:
             raise Undelivered(unavailable.message) from None
@@ -267,7 +276,7 @@ class PushSender:
         given_up = (
             failure.gone
             or attempts >= options.max_attempts
-            or (before > 0 and now() - since >= options.give_up_after)
+            or (before > 0 and steady_time() - since >= options.give_up_after)
         )
         pause = min(options.longest_pause, options.pause * 2 ** min(before, 30)) * random.uniform(0.5, 1.0)
         pause = min(max(pause, failure.retry_in), options.longest_pause)
@@ -283,7 +292,12 @@ class PushSender:
 
 
 def open_push_sender(
-    store: Store, options: PushOptions, *, keys: KeyRing | None = None, issuer: str = ""
+    store: Store,
+    options: PushOptions,
+    *,
+    keys: KeyRing | None = None,
+    issuer: str = "",
+    may_send: MaySend | None = None,
 ) -> PushSender:
     """A `PushSender` on the network."""
     guard = Guard(
@@ -295,21 +309,12 @@ def open_push_sender(
     )
     if issuer and not options.issuer:
         options = dataclasses.replace(options, issuer=issuer)
-    return PushSender(store, HttpTransport(dial=guard.dial), guard, options, keys=keys)
+    return PushSender(store, HttpTransport(dial=guard.dial), guard, options, keys=keys, may_send=may_send)
 
 
 async def _task_at(log: Log, task: str, seq: int) -> Task:
     """The task as it was when record `seq` was written."""
-    snapshot = await log.load(task)
-    if snapshot.seq == seq:
-        return snapshot.task
-    then = Snapshot(snapshot.scope, task, snapshot.context_id)
-    while then.seq < seq:
-        records = await log.read(task, after=then.seq, limit=seq - then.seq, max_bytes=PIECE_BYTES)
-        if not records:
-            raise TaskNotFound(task)  # purged meanwhile
-        then = then.after(records)
-    return then.task
+    return (await snapshot_at(log, await log.load(task), seq)).task
 
 
 async def _trace_at(log: Log, task: str, seq: int) -> dict[str, str]:
@@ -325,8 +330,9 @@ async def _trace_at(log: Log, task: str, seq: int) -> dict[str, str]:
     return {name: value for name, value in trace.items() if value.isascii() and value.isprintable()}
 
 
-async def _write_until_stored(write: Callable[[], Awaitable[None]], pause: float = 0.05) -> None:
+async def _write_until_stored(write: Callable[[], Awaitable[None]]) -> None:
     """Write, however long the store is not available: a webhook that is not released stays held by this node."""
+    pause = 0.05
     while True:
         try:
             return await write()

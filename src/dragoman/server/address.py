@@ -17,6 +17,21 @@ _URL = re.compile(rf"https?://{_HOST.pattern}(?:{_PREFIX.pattern})?")
 _PAIR = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*))\s*')
 
 
+def bracketed(host: str) -> str:
+    """A host as it is in a URL: an IPv6 address has brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Address:
     """`trusted_proxies`: addresses or networks (`10.0.0.0/8`) of proxies; `*` trusts whoever connects."""
 
@@ -40,7 +55,7 @@ class Address:
             "",
         )
         if (self._anybody or self._networks) and self._trusts(scope.get("client")):
-            forwarded = _forwarded(headers)
+            forwarded = _read_forwarded(headers)
             scheme, host, prefix = (
                 forwarded.get("proto", scheme),
                 forwarded.get("host", host),
@@ -73,7 +88,7 @@ def _server(server: Sequence[Any] | None) -> str:
     return f"{host}:{server[1]}"
 
 
-def _forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+def _read_forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     """`proto`, `host` and `prefix` as the nearest proxy gives them."""
     forwarded = {}
     for name in ("proto", "host", "prefix"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.routes import Route, Table
+from dragoman.server.routes import Route, Table, needs_members
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _BYTES = {"type": "string", "format": "binary"}
@@ -41,32 +41,31 @@ def describe_routes(
         schema = next((ref for each, ref in pairs if each == kind), {})
         return {"application/json": {"schema": schema}}
 
-    def operation(route: Route) -> dict[str, Any]:
+    def responses(route: Route) -> dict[str, Any]:
         good: dict[str, Any] = {"description": events if route.streams and events else route.summary}
         if route.streams:
             good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
         elif route.status != 204:
             good["content"] = content(route.returns)
         unchanged = {"description": "It has not changed."}
-        responses = {str(each): good if each != 304 else unchanged for each in (route.status, *route.also)}
         wrong = {"description": "It was refused; the status says how.", "content": content(error)}
+        by_status = {str(each): good if each != 304 else unchanged for each in (route.status, *route.also)}
+        return {**by_status, "default": wrong}
+
+    def operation(route: Route) -> dict[str, Any]:
         words = re.findall(r"\w+", route.path.removeprefix(prefix))
         out: dict[str, Any] = {
             "operationId": "_".join([route.method.lower(), *words]),
             "summary": route.summary,
             "tags": [route.tag],
-            "responses": {**responses, "default": wrong},
+            "responses": responses(route),
             "security": security(route),
         }
-        parameters = [
-            {"name": name, "in": place, "description": text, "schema": {"type": "string"}}
-            for place, names in (("query", route.query), ("header", route.headers))
-            for name, text in names.items()
-        ]
-        if parameters:
+        if parameters := _parameters(route):
             out["parameters"] = parameters
         if route.body is not None:
-            out["requestBody"] = {"required": True, "content": content(route.body)}
+            required = needs_members(route.body) if route.needs_body is None else route.needs_body
+            out["requestBody"] = {"required": required, "content": content(route.body)}
         return out
 
     paths: dict[str, Any] = {}
@@ -83,3 +82,12 @@ def describe_routes(
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": dict(security_schemes)},
     }
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    """In the query and in headers. Those of the path are with the path."""
+    return [
+        {"name": name, "in": place, "description": text, "schema": {"type": "string"}}
+        for place, names in (("query", route.query), ("header", route.headers))
+        for name, text in names.items()
+    ]

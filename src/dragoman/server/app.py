@@ -30,24 +30,17 @@ from dragoman.errors import StoreDamaged
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import Interface
 from dragoman.server.address import Address
+from dragoman.server.asgi import AsgiScope, Disconnected, Receive, Send
 from dragoman.server.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.server.cors import Cors
-from dragoman.server.exchange import (
-    JSON,
-    AsgiScope,
-    Disconnected,
-    Exchange,
-    Receive,
-    Send,
-    Shared,
-    Streams,
-    Waits,
-)
+from dragoman.server.exchange import JSON, Exchange, Shared
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits, TaskTimeout
 from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Binding, Handler
 from dragoman.server.rest import Rest
+from dragoman.server.streams import Streams
+from dragoman.server.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +228,9 @@ class App:
             log.exception("%s %s failed", exchange.method, exchange.path)
             if not exchange.responding:
                 await _respond_error(exchange, 500, "INTERNAL", "internal error")
+        finally:
+            if exchange.at_end is not None:
+                exchange.at_end()
 
     async def _answer(self, exchange: Exchange) -> None:
         if (
@@ -242,10 +238,8 @@ class App:
             and exchange.path.startswith(CONSOLE_PATH)
             and _is_console(exchange.path)
         ):
-            if self.stopped:
-                await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
-            else:
-                await self._console(exchange)  # before CORS: no other origin may use it
+            # before CORS: no other origin may use it
+            await (_shutting_down if self.stopped else self._console)(exchange)
             return
         if self._cors is not None and exchange.path not in _SERVER_PATHS:
             exchange.always = self._cors.headers(exchange)
@@ -254,10 +248,7 @@ class App:
                 return
         found = self._roots.get(exchange.path)
         if found is None and self._catalogue is not None and self._catalogue.serves(exchange.path):
-            if self.stopped:
-                await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
-            else:
-                await self._catalogue(exchange)
+            await (_shutting_down if self.stopped else self._catalogue)(exchange)
             return
         found = found or self._find(exchange.path)
         if found is None and self._elsewhere is not None and not self.stopped:
@@ -270,7 +261,7 @@ class App:
             return
         mount, methods = found
         if self.stopped:
-            await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
+            await _shutting_down(exchange)
         elif (handler := methods.get(exchange.method)) is None:
             await _not_allowed(exchange, methods)
         else:
@@ -386,6 +377,10 @@ def _decoded_path(scope: AsgiScope) -> str:
 
 
 _KEPT_ESCAPES = re.compile(r"(%(?:2F|3A|25))", re.IGNORECASE)
+
+
+async def _shutting_down(exchange: Exchange) -> None:
+    await _respond_error(exchange, 503, "UNAVAILABLE", "shutting down", (b"retry-after", b"1"))
 
 
 async def _not_allowed(exchange: Exchange, methods: Sequence[str] | Mapping[str, Handler]) -> None:

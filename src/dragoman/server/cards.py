@@ -20,7 +20,7 @@ from dragoman.errors import A2AError, Forbidden, RateLimited, Unauthenticated, U
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import EXTENDED_CARD, GetExtendedCard
 from dragoman.server.exchange import JSON, Exchange
-from dragoman.server.mount import Header, Mount, with_interfaces
+from dragoman.server.mount import Header, Mount
 from dragoman.server.pipeline import Handler, call_of
 
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -77,16 +77,11 @@ class Cards:
         return ()
 
     async def _get(self, exchange: Exchange, mount: Mount) -> None:
-        if mount.private:
-            try:
-                await exchange.card_reader(mount)
-            except A2AError as error:
-                dialect = select.before_body(exchange.version(), allowed=mount.versions)
-                await _refuse(exchange, mount, error, dialect)
-                return
         try:
-            card, since = self._current(mount)
-        except A2AError as error:  # a bridge that has not reached the agent yet
+            if mount.private:
+                await exchange.card_reader(mount)
+            card, since = self._current(mount)  # a bridge may not have reached the agent yet
+        except A2AError as error:
             dialect = select.before_body(exchange.version(), allowed=mount.versions)
             await _refuse(exchange, mount, error, dialect)
             return
@@ -128,14 +123,12 @@ class Cards:
         document = self._documents.get(key)
         stamp = mount.signer.stamp if mount.signer is not None else None
         if document is None or document.card is not card or document.stamp != stamp:
-            whole = placed(card, exchange, mount)
-            served = (
-                cards.write_card(whole, "1.0")
-                if pure
-                else cards.superset_card(
-                    whole, home=mount.home or select.default_version(mount.versions), versions=mount.versions
-                )
-            )
+            whole = exchange.place(card, mount)
+            if pure:
+                served = cards.write_card(whole, "1.0")
+            else:
+                home = mount.home or select.default_version(mount.versions)
+                served = cards.superset_card(whole, home=home, versions=mount.versions)
             body = msgspec.json.encode(served)
             # The tag is made of the card and the keys, because two signatures of one card differ.
             tag = hashlib.sha256(body + repr(stamp).encode()).hexdigest()[:32]
@@ -156,7 +149,7 @@ async def _get_extended(exchange: Exchange, mount: Mount) -> None:
     except A2AError as error:
         await _refuse(exchange, mount, error, dialect)
     else:
-        body = dialect.write_result(EXTENDED_CARD, placed(card, exchange, mount))
+        body = dialect.write_result(EXTENDED_CARD, exchange.place(card, mount))
         await exchange.respond(200, body, (JSON, (b"cache-control", b"private, no-store")))
 
 
@@ -166,11 +159,6 @@ async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Di
     status = error.http if known else 404
     headers = (JSON, (b"cache-control", b"private, no-store"), *mount.refusal(error, status))
     await exchange.respond(status, msgspec.json.encode({"error": dialect.write_error(error)}), headers)
-
-
-def placed(card: AgentCard, exchange: Exchange, mount: Mount) -> AgentCard:
-    """The card with the interfaces that we serve."""
-    return with_interfaces(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
 
 
 def _holds(exchange: Exchange, etag: bytes, since: int) -> bool:

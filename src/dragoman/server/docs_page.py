@@ -54,7 +54,7 @@ def page(document: Document) -> str:
 def _operation(document: Document, path: str, verb: str, operation: Document, shared: list[Document]) -> str:
     rows = [
         _row(each["name"], each["in"], _kind(each["schema"]), each.get("description", ""))
-        for each in (_resolved(document, one) for one in [*shared, *operation["parameters"]])
+        for each in (_resolve(document, one) for one in [*shared, *operation["parameters"]])
     ]
     if "requestBody" in operation:
         rows.append(_row("", "body", _content(operation["requestBody"]), ""))
@@ -107,7 +107,7 @@ def _kind(schema: Any) -> str:
     return escape(schema.get("format") or schema.get("contentEncoding") or schema.get("type", "anything"))
 
 
-def _resolved(document: Document, parameter: Document) -> Document:
+def _resolve(document: Document, parameter: Document) -> Document:
     if "$ref" not in parameter:
         return parameter
     found: Document = document["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]

@@ -26,6 +26,7 @@ from dragoman.dialects.proto.extensions import ExtensionCodec
 from dragoman.dialects.proto.messages import POOL
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import GRPC, AgentCard, Interface
+from dragoman.server.address import bracketed
 from dragoman.server.grpc_calls import Calls
 from dragoman.server.grpc_front import AVAILABLE, Front
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
@@ -106,7 +107,6 @@ class Grpc:
         connections: Connections | None = None,
         bodies: ByteBudget | None = None,
         keepalive: float = 60.0,
-        strict_versioning: bool = False,
         share_port: bool = False,
         others: Sequence[Binding] = (),
         public_url: str = "",
@@ -143,8 +143,7 @@ class Grpc:
             mounts,
             limits=self._limits,
             bodies=bodies or ByteBudget(BODIES_BYTES),
-            strict_versioning=strict_versioning,
-            placed=self._placed,
+            placed=self._place,
             find=find,
             client=lambda peer: self._front.client(peer) if self._front is not None else None,
         )
@@ -174,9 +173,9 @@ class Grpc:
         if self._public:
             return self._public
         host = urlsplit(url).hostname or self._host
-        return f"{_bracketed(host)}:{self.port}"
+        return f"{bracketed(host)}:{self.port}"
 
-    def _placed(self, card: AgentCard, mount: Mount) -> AgentCard:
+    def _place(self, card: AgentCard, mount: Mount) -> AgentCard:
         """The extended card with the agent's interfaces; those over HTTP only with a `public_url`."""
         known = self._others if self._public_url else (self,)
         url = self._public_url + mount.path
@@ -194,7 +193,7 @@ class Grpc:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(_SERVICES, server, POOL)
-        address = f"{_bracketed(self._host)}:{self.port}"
+        address = f"{bracketed(self._host)}:{self.port}"
         front = self._front = self._create_front()
         try:
             where = front.address if front is not None else address
@@ -215,7 +214,7 @@ class Grpc:
         for codec in CODECS:
             await self._health.set(codec.service, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
-        log.debug("gRPC on %s:%d", _bracketed(self._host), self.port)
+        log.debug("gRPC on %s:%d", bracketed(self._host), self.port)
 
     def _create_front(self) -> Front | None:
         if not AVAILABLE:
@@ -257,7 +256,3 @@ class Grpc:
 def _is_our_error(record: logging.LogRecord) -> bool:
     """False for an error that gRPC logs when a caller has left before the answer."""
     return not (record.exc_info and isinstance(record.exc_info[1], aio.InternalError))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -38,7 +38,7 @@ from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import STREAM, Batch, Op, Principal, ends_stream
 from dragoman.model.task import Task
-from dragoman.server.exchange import TooSlow
+from dragoman.server.exchange import TooSlow, joined, listed
 from dragoman.server.grpc_readers import CallReader, Client, Readers
 from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
@@ -52,35 +52,31 @@ UNKNOWN = Mount(service=cast(Any, None), card=AgentCard(name="", description="",
 
 
 class Metadata:
-    """A call's metadata, as the `Head` of the pipeline."""
+    """A call's metadata, as the `RequestHead` of the pipeline."""
 
-    __slots__ = ("_context", "_pairs", "headers")
+    __slots__ = ("_context", "_lines", "headers")
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._pairs: Sequence[tuple[str, str | bytes]] = context.invocation_metadata() or ()
-        self.headers: dict[bytes, bytes] = {name.encode(): _bytes(value) for name, value in self._pairs}
+        self._lines: list[Header] = [
+            (name.encode(), value.encode() if isinstance(value, str) else value)
+            for name, value in context.invocation_metadata() or ()
+        ]
+        self.headers: dict[bytes, bytes] = dict(self._lines)
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1").strip()
 
     def listed(self, *names: bytes) -> tuple[str, ...]:
-        lines = [_bytes(value).decode("latin-1") for name, value in self._pairs if name.encode() in names]
-        return tuple(
-            dict.fromkeys(item.strip() for line in lines for item in line.split(",") if item.strip())
-        )
+        return listed(self._lines, names)
 
     async def principal(self, authenticator: Authenticator | None) -> Principal:
         """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
         if authenticator is None:
             return ANONYMOUS
-        headers: dict[str, str] = {}
-        for name, value in self._pairs:
-            text = _bytes(value).decode("latin-1")
-            headers[name] = f"{headers[name]}, {text}" if name in headers else text
         presented = self._context.auth_context().get("x509_pem_cert")
         certificate = ssl.PEM_cert_to_DER_cert(presented[0].decode()) if presented else b""
-        return await authenticator.authenticate(headers, certificate=certificate)
+        return await authenticator.authenticate(joined(self._lines), certificate=certificate)
 
 
 class Calls:
@@ -96,7 +92,6 @@ class Calls:
         *,
         limits: Limits,
         bodies: ByteBudget,
-        strict_versioning: bool,
         placed: Callable[[AgentCard, Mount], AgentCard],
         find: Callable[[str], Mount] | None = None,
         client: Callable[[str], Client | None] = lambda peer: None,
@@ -104,13 +99,14 @@ class Calls:
         self._find = find
         self.limits = limits
         self._bodies = bodies
-        self.strict = strict_versioning
         self.placed = placed
         self._mounts = {mount.agent: mount for mount in mounts}
         root = [mount for mount in mounts if not mount.prefix] if len(mounts) > 1 else list(mounts)
         self.default = root[0] if root else None
         """The agent of calls that name none."""
-        self._open: set[_Running] = set()
+        self._open: dict[asyncio.Task[Any], bool] = {}
+        """The tasks of calls, and whether they stream."""
+        self._ending: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Event()
         self.draining = False
         self._body_timeout = TaskTimeout(limits.body_timeout)
@@ -120,13 +116,20 @@ class Calls:
 
     def handler(self, codec: Codec | ExtensionCodec) -> grpc.GenericRpcHandler:
         """The service of a version."""
-        methods = {
-            name: grpc.stream_stream_rpc_method_handler(partial(self._stream, codec, op))
-            if op.streams
-            else grpc.stream_unary_rpc_method_handler(partial(self._unary, codec, op))
-            for op, name in codec.methods.items()
-        }
+        methods = {name: self._method(codec, op) for op, name in codec.methods.items()}
         return grpc.method_handlers_generic_handler(codec.service, methods)
+
+    def _method(self, codec: Codec | ExtensionCodec, op: Op) -> Any:
+        # plain functions: of anything else gRPC asks in each call, at length, whether it is one
+        async def unary(requests: Any, context: Any) -> bytes:
+            return (await self._handle(codec, op, context)).result
+
+        async def stream(requests: Any, context: Any) -> None:
+            await self._handle(codec, op, context)
+
+        if op.streams:
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(unary)
 
     @property
     def several(self) -> bool:
@@ -172,73 +175,45 @@ class Calls:
     async def end(self, *, streams_only: bool) -> None:
         """Refuse new calls, and end the open streams, or all open calls."""
         self.draining = True
-        for running in list(self._open):
-            if running.streams or not streams_only:
-                running.end()
-        while any(running.ended for running in self._open):
+        for task, streams in self._open.items():
+            if (streams or not streams_only) and task not in self._ending:
+                self._ending.add(task)
+                task.cancel()
+        while self._ending:
             self._ended.clear()
             await self._ended.wait()
 
-    def running(self, op: Op) -> _Running:
-        """A context for a call, which `end` can end with `Unavailable`."""
+    @contextmanager
+    def _running(self, op: Op) -> Iterator[None]:
+        """A call, which `end` can end with `Unavailable`."""
         if self.draining:
             raise Unavailable("shutting down", retry_after=1)
-        return _Running(op.streams, self)
-
-    def begun(self, running: _Running) -> None:
-        self._open.add(running)
-
-    def over(self, running: _Running) -> None:
-        self._open.discard(running)
-        if self.draining:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = op.streams
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._ending:  # the caller went away
+                raise
+            task.uncancel()
+            raise Unavailable("shutting down", retry_after=1) from None
+        finally:
+            del self._open[task]
+            self._ending.discard(task)
             self._ended.set()
-
-    async def _unary(self, codec: Codec | ExtensionCodec, op: Op, requests: Any, context: Any) -> bytes:
-        call = await self._handle(codec, op, context)
-        return call.result
-
-    async def _stream(self, codec: Codec | ExtensionCodec, op: Op, requests: Any, context: Any) -> None:
-        await self._handle(codec, op, context)
 
     async def _handle(self, codec: Codec | ExtensionCodec, op: Op, context: Any) -> _GrpcCall:
         reader = self._readers.begin(context.peer(), streams=op.streams)
         call = _GrpcCall(self, codec, op, context, reader)
         try:
-            with self.running(op):
+            with self._running(op):
                 await handle(call)
         except Unavailable as error:  # the server stops
             if call.aborted:  # and an earlier error waits behind a message that nobody reads
                 raise asyncio.CancelledError from None
             await call.send_error(error)
         return call
-
-
-class _Running:
-    """A call that can be ended."""
-
-    __slots__ = ("_calls", "ended", "streams", "task")
-
-    def __init__(self, streams: bool, calls: Calls) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task: asyncio.Task[Any] = task
-        self.streams = streams
-        self.ended = False
-        self._calls = calls
-
-    def __enter__(self) -> None:
-        self._calls.begun(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        self._calls.over(self)
-        if self.ended and kind is asyncio.CancelledError:  # else the caller went away
-            self.task.uncancel()
-            raise Unavailable("shutting down", retry_after=1) from None
-
-    def end(self) -> None:
-        if not self.ended:
-            self.ended = True
-            self.task.cancel()
 
 
 class _GrpcCall:
@@ -302,9 +277,7 @@ class _GrpcCall:
         else:
             await self._authenticate_at(mount)
         version = self.head.header(b"a2a-version")
-        dialect = self.dialect = select.choose_for_rest(
-            version, codec.version, strict=calls.strict, allowed=mount.dialects
-        )
+        dialect = self.dialect = select.choose_for_rest(version, codec.version, allowed=mount.dialects)
         read = partial(codec.read_message, op, message, max_nodes=calls.limits.max_nodes)
         # A large request is read in a thread: each value takes a microsecond.
         request = await asyncio.to_thread(read) if len(body) > LARGE_REQUEST_BYTES else read()
@@ -370,10 +343,6 @@ class _GrpcCall:
 async def _write(answer: Any, write: Callable[[], T]) -> T:
     """Write an answer; one with many values in a thread, like a large request is read."""
     return await asyncio.to_thread(write) if has_many_values(answer) else write()
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
 
 
 def _pairs(headers: Iterable[Header]) -> Pairs:

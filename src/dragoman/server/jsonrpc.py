@@ -62,14 +62,10 @@ _ID_STARTS = b'"-0123456789n'
 
 
 class JsonRpc:
-    """The `Binding`. `strict_versioning`: a call of 1.0 must have an `A2A-Version` header."""
-
-    def __init__(self, *, strict_versioning: bool = False) -> None:
-        self._strict = strict_versioning
-        self._methods: Mapping[str, Handler] = {"POST": self._post}
+    """The `Binding`."""
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
-        return self._methods if path in ("", "/") else None
+        return _METHODS if path in ("", "/") else None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         """The newest versions; clients of older ones read the older members of the card."""
@@ -79,8 +75,12 @@ class JsonRpc:
             for version in [v for v in spoken if v in ("1.0", "0.3")] or spoken[:1]
         ]
 
-    def _post(self, exchange: Exchange, mount: Mount) -> Awaitable[None]:
-        return handle(_JsonRpcCall(exchange, mount, strict=self._strict))
+
+def _post(exchange: Exchange, mount: Mount) -> Awaitable[None]:
+    return handle(_JsonRpcCall(exchange, mount))
+
+
+_METHODS: Mapping[str, Handler] = {"POST": _post}
 
 
 class _JsonRpcCall(HttpCall):
@@ -107,7 +107,7 @@ class _JsonRpcCall(HttpCall):
             return Parsed(dialect, EXTENSION, read_extension_call(envelope.method, params))
         if envelope.method in OPS and len(self.version) < select.MAX_VERSION_LENGTH:
             only = "arbiter" if mount.arbiter else ""
-            chosen = select.choose_for_name(self.version, envelope.method, only, self.strict, mount.dialects)
+            chosen = select.choose_for_rpc_cached(self.version, envelope.method, only, mount.dialects)
         else:
             chosen = self._choose(envelope.method, params)
         dialect, op, certain = chosen
@@ -167,31 +167,23 @@ class _JsonRpcCall(HttpCall):
             mount="arbiter" if mount.arbiter else "",
             home=mount.home,
             pushes=bool(mount.home and mount.current_card().capabilities.push_notifications),
-            strict=self.strict,
             allowed=mount.dialects,
         )
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         dialect, op, request = parsed
         headers = (JSON, *headers, NOT_SHARED) if op is EXTENDED_CARD else (JSON, *headers)
-        if op is EXTENSION:
-            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, _encode(result))
-            await self.exchange.respond(200, body, headers)
-            return
         if is_large(result):
-            first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
-            pieces = await collect(
-                write_pieces(dialect, op, result, request), self.exchange.shared.large_answers
-            )
-            await self.exchange.respond_large(200, (first, *pieces, b"}"), headers)
-            return
-        written = dialect.write_result(op, result, request)
-        if len(written) < LARGE_BYTES:
-            body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, written)
-            await self.exchange.respond(200, body, headers)
+            written = write_pieces(dialect, op, result, request)
+            pieces = await collect(written, self.exchange.shared.large_answers)
         else:
-            first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
-            await self.exchange.respond_large(200, (first, written, b"}"), headers)
+            pieces = [_encode(result) if op is EXTENSION else dialect.write_result(op, result, request)]
+            if len(pieces[0]) < LARGE_BYTES:
+                body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, pieces[0])
+                await self.exchange.respond(200, body, headers)
+                return
+        first = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
+        await self.exchange.respond_large(200, (first, *pieces, b"}"), headers)
 
     async def send_stream(
         self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
@@ -220,6 +212,8 @@ class _JsonRpcCall(HttpCall):
         if self.mount.arbiter and status not in (401, 429):
             status = 200  # its clients look into the envelope only
         kind, body = JSON, self._write_error(error)
+        if self.mount.arbiter and status == 429:
+            body = _write_refusal(error)
         if self._in_stream and status == 200:
             kind, body = (b"content-type", b"text/event-stream"), frame(body)
         await self.respond_error(error, status, body, kind)
@@ -233,6 +227,18 @@ class _JsonRpcCall(HttpCall):
         mount = self.mount
         name = "arbiter" if mount.arbiter else mount.home if self.version in ("", "1.0", "1") else ""
         return self.dialect or select.before_body(self.version, mount=name, allowed=mount.versions)
+
+
+def _write_refusal(error: A2AError) -> bytes:
+    """Arbiter counts calls before it reads them, so its answer to too many has no envelope."""
+    after = max(1, round(error.retry_after or 0))
+    return _encode(
+        {
+            "error": error.message,
+            "reason": error.metadata.get("reason", ""),
+            "retry_after_seconds": after,
+        }
+    )
 
 
 class MalformedEnvelope(Exception):

@@ -182,6 +182,10 @@ class Peer(Protocol):
         """True between the first and the last byte of a response."""
         ...
 
+    def end_head(self) -> None:
+        """The head of a request, or the rest of what is ignored, did not come in time: close, after an answer if a head has begun."""
+        ...
+
     def close(self) -> None:
         """Close when everything written is read."""
         ...
@@ -197,7 +201,7 @@ class ConnectionTimeouts:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._heads = Timeout[Peer](limits.head_timeout, lambda peer: peer.close())
+        self._heads = Timeout[Peer](limits.head_timeout, lambda peer: peer.end_head())
         self._readers = Timeout[Peer](limits.write_timeout, self._check_reader)
         self._half_closed = Timeout[Peer](limits.write_timeout, self._check_half_closed)
         self._min_bytes_read = limits.read_rate * limits.write_timeout

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from dragoman.agent.agent import Agent
 from dragoman.auth.keys import KeyRing
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Audit, Bus, Store
@@ -20,7 +19,7 @@ from dragoman.model.ops import Principal, Scope, Service
 from dragoman.observe.instrument import Tracer
 from dragoman.observe.limit import Quota
 from dragoman.observe.shared_memory import SharedSecrets
-from dragoman.push.options import PushOptions
+from dragoman.push.options import DEFAULTS, PushOptions
 from dragoman.server.app import Operators, PathHandler
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
@@ -33,7 +32,6 @@ class ServerParts:
     store: Store
     bus: Bus
     engine: Engine
-    agents: Sequence[Agent] = ()
     mounts: Sequence[Mount] = ()
     find_mounts: Callable[[str], Awaitable[Sequence[Mount]]] | None = None
     """The mounts of a tenant, by its name in scopes, where agents come and go; an empty name is for all that everybody has."""
@@ -44,8 +42,9 @@ class ServerParts:
     """Where operators' actions are recorded; None: nowhere."""
     push: bool = False
     """Webhooks are called."""
-    check_limits: Callable[[Scope, str], AbstractAsyncContextManager[None]] | None = None
-    """Checks the limits of a scope for a new task with this id, while it is made. Raises `RateLimited`."""
+    check_limits: Callable[[Scope, str, int], AbstractAsyncContextManager[None]] | None = None
+    """Checks the limits of a scope for a new task with this id and so many bytes, while it is made. Raises `RateLimited` and
+    `QuotaExceeded`."""
     catalogue: OpenedCatalogue | None = None
     bridged: Mapping[str, Bridged] = field(default_factory=dict)
     """Which of the agents stand for others, by id."""
@@ -68,7 +67,7 @@ class OpenedCatalogue(PathHandler, Protocol):
 
     @property
     def catalogue(self) -> Any:
-        """For the console: the `Catalogue` itself."""
+        """For the console: the `CatalogueSearch` itself."""
         ...
 
     async def start(self) -> None: ...
@@ -89,7 +88,7 @@ class BridgedUpstream(Service, Protocol):
     """Set by the server: who counts, traces and audits its calls."""
 
     @property
-    def verdict(self) -> Any:
+    def signature(self) -> Any:
         """What is known of the signature of its card."""
         ...
 
@@ -137,8 +136,77 @@ class ServerConsole(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSettings:
+    """The options of an application, and their defaults. `AppOptions` has the same names, for editors."""
+
+    # where agents are, and who may reach them
+    path: str = "/"
+    """The path of a single agent. Several are at `/<id>`."""
+    public_url: str = ""
+    """The URL of this server in the cards. Needed behind a proxy, and to sign cards."""
+    trusted_proxies: Sequence[str] = ()
+    """Networks whose `Forwarded` headers are trusted."""
+    cors_origins: Sequence[str] = ()
+    """Web pages that may call the agents, by where they come from; `*` for all."""
+    limits: Limits | None = None
+    """Of requests, responses and connections."""
+    quota: Quota | None = None
+    """Limits of callers and agents."""
+    keepalive: float = 15.0
+    """Seconds without an event until a stream gets a keep-alive; 0: never."""
+    grpc_port: int | None = None
+    """Serve gRPC there, too (the extra `grpc`). 0 takes a free port."""
+    grpc_host: str = "127.0.0.1"
+    grpc_public: str = ""
+    """The address of gRPC in the card: `host:port`."""
+    grpc_tls: Mapping[str, str] | None = None
+    """The members of `server.grpc.Tls`."""
+    mcp: bool = False
+    """Serve MCP clients, too, at /mcp below the path of each agent (the extra `mcp`)."""
+
+    # where tasks are stored
+    store: str = ""
+    """`memory:`, `sqlite:///path` or `postgresql://host/database`. Empty: `$DRAGOMAN_STORE`, else `sqlite:///dragoman.db`, and
+    `memory:` in a process that runs tests."""
+    bus: str = ""
+    """How nodes wake each other: `nats://host`. Empty: the store."""
+    shared: bool = False
+    """Other processes of this machine write to the same store."""
+    drain: float = 10.0
+    """Seconds that running tasks get to finish at shutdown."""
+    retain: float | None = None
+    """Seconds after which finished tasks are deleted. None: never."""
+    retain_unfinished: float | None = None
+    """Seconds after which unfinished tasks are deleted that no node runs and that did not change. None: never."""
+
+    # what agents call
+    peer_credentials: Mapping[str, Any] | None = None
+    """The credentials for agents that the agents call, by URL or name."""
+    push: PushOptions | bool | None = DEFAULTS
+    """How webhooks are called. False: not at all. An agent with `push=False` calls none in any case."""
+    keys: KeyRing | str | Path | None = None
+    """Sign cards and notifications with the keys in this directory."""
+    bridged: Mapping[str, Bridged] | None = None
+    """Which of the agents stand for others (`dragoman.bridge`), by id."""
+
+    # what operators see
+    metrics: bool = True
+    """Serve /metrics, to this machine or with `metrics_token`."""
+    metrics_token: str = ""
+    """Needed to read /metrics from another machine."""
+    audit: bool = True
+    """Write an audit log."""
+    tracer: Tracer | None = None
+    """Makes spans, as `observe.otel.OpenTelemetry` does."""
+    console: ServerConsole | None = None
+    """Pages and an API for operators at /console (`dragoman.console`)."""
+    catalogue: ServerCatalogue | None = None
+    """A catalogue of agents, with a search (`dragoman.catalogue`)."""
+
+
 class AppOptions(NodeOptions, total=False):
-    """See `application`."""
+    """See `AppSettings`."""
 
     store: str
     bus: str

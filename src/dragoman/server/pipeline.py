@@ -47,8 +47,9 @@ from dragoman.model.ops import (
     ends_stream,
 )
 from dragoman.model.task import INTERRUPTED, ArtifactUpdate, Task, TaskState
-from dragoman.server.exchange import Disconnected, Exchange
-from dragoman.server.mount import ANONYMOUS, MARKS, RETRY_SECONDS, Header, Mount, with_interfaces
+from dragoman.server.asgi import Disconnected
+from dragoman.server.exchange import Exchange
+from dragoman.server.mount import ANONYMOUS, MARKS, RETRY_SECONDS, Header, Mount
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Binding(Protocol):
         ...
 
 
-class Head(Protocol):
+class RequestHead(Protocol):
     """The headers of an HTTP request, or the metadata of a gRPC call."""
 
     headers: dict[bytes, bytes]
@@ -122,7 +123,7 @@ class BoundCall(Protocol):
     """The agent's card stands in for an extended card that it does not have."""
 
     @property
-    def head(self) -> Head: ...
+    def head(self) -> RequestHead: ...
 
     @property
     def responding(self) -> bool:
@@ -229,7 +230,7 @@ def to_error(error: Exception) -> A2AError:
     return A2AError()
 
 
-def call_of(head: Head, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
+def call_of(head: RequestHead, mount: Mount, principal: Principal, dialect: Dialect) -> Call:
     """The `Call` of a request. The scope of tasks is made here and nowhere else.
 
     Raises `InvalidRequest` for an unusable `Idempotency-Key`; other headers that make no sense are ignored.
@@ -333,14 +334,10 @@ class HttpCall:
     one_card = False
     principal = ANONYMOUS
 
-    def __init__(
-        self, exchange: Exchange, mount: Mount, dialect: Dialect | None = None, *, strict: bool = False
-    ) -> None:
-        """`strict`: a call of 1.0 must say its version."""
+    def __init__(self, exchange: Exchange, mount: Mount, dialect: Dialect | None = None) -> None:
         self.exchange = self.head = exchange
         self.mount = mount
         self.dialect = dialect
-        self.strict = strict
         self.version = exchange.version()
 
     @property
@@ -367,8 +364,7 @@ class HttpCall:
         return self.exchange.shared.waits.wait(self.exchange, answer)
 
     def place(self, card: AgentCard) -> AgentCard:
-        exchange, mount = self.exchange, self.mount
-        return with_interfaces(card, exchange.shared.interfaces(mount, exchange.base_url() + mount.path))
+        return self.exchange.place(card, self.mount)
 
     async def respond_error(self, error: A2AError, status: int, body: bytes, kind: Header) -> None:
         headers = (kind, *self.mount.marks, *self.mount.refusal(error, status))

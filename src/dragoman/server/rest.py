@@ -52,10 +52,9 @@ _raw = msgspec.json.Decoder(Raw).decode
 
 
 class Rest:
-    """The `Binding`. `strict_versioning`: a call of 1.0 must have an `A2A-Version` header."""
+    """The `Binding`."""
 
-    def __init__(self, *, strict_versioning: bool = False) -> None:
-        self._strict = strict_versioning
+    def __init__(self) -> None:
         built = _Described()
         described = {"/openapi.json": built.document, "/docs": built.page}
         self._described: Mapping[str, Mapping[str, Handler]] = {
@@ -88,12 +87,12 @@ class Rest:
         return handle(_ExtensionRestCall(exchange, mount, method))
 
     def _answer(self, exchange: Exchange, mount: Mount, *, found: FoundPath, path: Path) -> Awaitable[None]:
-        return handle(_RestCall(exchange, mount, found, path, self._strict))
+        return handle(_RestCall(exchange, mount, found, path))
 
 
 class _RestCall(HttpCall):
-    def __init__(self, exchange: Exchange, mount: Mount, found: FoundPath, path: Path, strict: bool) -> None:
-        super().__init__(exchange, mount, select.of_paths(path.version), strict=strict)
+    def __init__(self, exchange: Exchange, mount: Mount, found: FoundPath, path: Path) -> None:
+        super().__init__(exchange, mount, select.of_paths(path.version))
         self._path = path
         self._values, self._tenant = found.values, found.tenant
         self._type = _type(exchange) if path.version == "1.0" else JSON
@@ -114,14 +113,14 @@ class _RestCall(HttpCall):
             if label == "0.3" or (not label and _has_content(body)):
                 older = paths.path_of("0.3", self._path.op)
                 if older is not None:
-                    self._values = _renamed(self._values, older)
+                    self._values = _write_resource_names(self._values, older)
                     self._path, self._type, family = older, JSON, "0.3"
-        return select.choose_for_rest(version, family, strict=self.strict, allowed=self.mount.dialects)
+        return select.choose_for_rest(version, family, allowed=self.mount.dialects)
 
     def _read(self, dialect: Dialect, body: bytes) -> Request:
         try:
             if self._values or self.exchange.method != "POST":
-                params = _encode({**_decoded(body), **self._query(), **self._values})
+                params = _encode({**_decode_members(body), **self._query(), **self._values})
             else:
                 params = body or b"{}"
             request = dialect.read_request(self._path.op, params)
@@ -146,7 +145,7 @@ class _RestCall(HttpCall):
         for spelled, value in parse_qsl(query.decode("latin-1")):
             name = known.get(spelled.replace("_", "").lower())
             if name is not None:
-                out[name] = _typed(name, value)
+                out[name] = _convert(name, value)
         return out
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
@@ -281,7 +280,7 @@ def _weight_of(accepted: bytes) -> tuple[bytes, float]:
 _WEIGHT = re.compile(rb"(?:^|;)\s*q=([01](?:\.\d{0,3})?)")
 
 
-def _decoded(body: bytes) -> dict[str, Any]:
+def _decode_members(body: bytes) -> dict[str, Any]:
     """The members of a body. Some clients send nothing or `null` for an empty one."""
     try:
         return dict(_members(body) or {}) if body.strip() else {}
@@ -299,12 +298,12 @@ def _check_json(body: bytes) -> None:
         raise ParseError(f"the body is not JSON: {error}") from None
 
 
-def _renamed(values: Mapping[str, str], path: Path) -> dict[str, str]:
+def _write_resource_names(values: Mapping[str, str], path: Path) -> dict[str, str]:
     """Ids as the resource names of 0.3."""
     return {name: form.replace("*", "{}").format(*values.values()) for name, form in path.variables.items()}
 
 
-def _typed(name: str, value: str) -> Any:
+def _convert(name: str, value: str) -> Any:
     """The value of a text in a query. A text that is not of the right type stays text, and is refused later."""
     kind = QUERY[name]
     if kind is bool and value.lower() in ("true", "false", "1", "0"):

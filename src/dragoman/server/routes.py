@@ -1,7 +1,8 @@
 """Routes of a JSON API: requests are answered from a table, and the OpenAPI document is made from it.
 
 A handler gets an `ApiRequest` and returns the body of the answer, or an `ApiResponse`, or None if it has streamed the answer
-itself. An `A2AError` that it raises becomes a JSON error. The hub's native API and the console use this.
+itself. An `A2AError` that it raises becomes a JSON error: one of the protocol's, or one of the two here. The hub's native API, the console
+and the catalogue use this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import parse_qs, quote, unquote
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InvalidParams, InvalidRequest
+from dragoman.errors import A2AError, InvalidParams, InvalidRequest
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header
 
@@ -26,10 +27,28 @@ C = TypeVar("C")
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number in a body: an id, a time, a count."""
 
+MAX_REASON = 120
+"""Characters of what a decoder says that a caller is told."""
 MAX_STRINGS = 500_000
 """Strings in a body, names of members included."""
 _HEADER_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class NotFound(A2AError):
+    """There is no such thing, or none that this caller may know about."""
+
+    reason, http = "NOT_FOUND", 404
+
+
+class Conflict(A2AError):
+    """It is not in a state for this, or exists already: `existing`."""
+
+    reason, http = "CONFLICT", 409
+
+    def __init__(self, message: str, *, existing: Any = None) -> None:
+        super().__init__(message)
+        self.existing = existing
 
 
 class Pieces(NamedTuple):
@@ -56,14 +75,17 @@ class ApiRequest(Generic[C]):
         self._query: dict[str, list[str]] | None = None
 
     def path_id(self, name: str = "id") -> int:
-        """A number in the path; 0, which is no id, for anything else."""
+        """A number in the path. Raises `NotFound` for anything else."""
         text = self.path[name]
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise NotFound(f"there is nothing with the id {text[:40]!r}: it would be a number")
+        return int(text)
 
     def queries(self) -> Mapping[str, list[str]]:
         """All parameters of the query."""
         if self._query is None:
-            self._query = parse_qs(self.exchange.scope.get("query_string", b"").decode("latin-1"))
+            query = self.exchange.scope.get("query_string", b"").decode("latin-1")
+            self._query = parse_qs(query, keep_blank_values=True)
         return self._query
 
     def query(self, name: str, default: str = "") -> str:
@@ -75,7 +97,9 @@ class ApiRequest(Generic[C]):
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) < 17):
-            raise InvalidParams(f"{name} must be a number", fields=((name, f"is {text[:40]!r}"),))
+            raise InvalidParams(
+                f"{name} must be a whole number that is not negative", fields=((name, f"is {text[:40]!r}"),)
+            )
         return min(int(text), maximum)
 
     def query_limit(self, default: int, maximum: int) -> int:
@@ -94,8 +118,11 @@ class ApiRequest(Generic[C]):
         return text in _YES if text else default
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Raises `InvalidParams` for a parameter that would be ignored."""
-        for name in self.queries():
+        """Raises `InvalidParams` for a parameter that would be ignored, because it is unknown or another one follows."""
+        for name, values in self.queries().items():
+            if len(values) > 1:
+                why = "is there more than once"
+                raise InvalidParams(f"{name[:40]} {why}", fields=((name[:40], why),))
             if name not in known:
                 close = get_close_matches(name.lower(), known, 1)
                 hint = f": did you mean {close[0]!r}?" if close else ""
@@ -126,9 +153,11 @@ class ApiRequest(Generic[C]):
         text = self.exchange.header(b"last-event-id")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
-    async def json(self, kind: type[T]) -> T:
-        """The body as `kind`. Raises `InvalidParams` and `InvalidRequest`."""
+    async def json(self, kind: type[T], *, required: bool | None = None) -> T:
+        """The body as `kind`. It is `required` unless all members of `kind` may be left out. Raises `InvalidParams` and `InvalidRequest`."""
         raw = await self.exchange.body()
+        if not raw and (needs_members(kind) if required is None else required):
+            raise InvalidRequest("the body is empty")
         if raw.count(b'"') - raw.count(b'\\"') > 2 * MAX_STRINGS:
             raise InvalidRequest(f"the body has more than {MAX_STRINGS} strings")
         if exceeded := self.exchange.shared.limits.exceeded_by(raw):
@@ -136,7 +165,9 @@ class ApiRequest(Generic[C]):
         try:
             return msgspec.json.decode(raw or b"{}", type=kind)
         except msgspec.ValidationError as error:
-            raise InvalidParams(_explain(str(error))) from None
+            member, why = explain(error)
+            fields = ((member, why),) if member else ()
+            raise InvalidParams(sentence(member or "the body", why), fields=fields) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
 
@@ -157,6 +188,8 @@ class Route(Struct, frozen=True):
     """Who may call it: a word of the API."""
     body: Any = None
     """The type of the body; None if there is none, `bytes` for the content of a file."""
+    needs_body: bool | None = None
+    """None: unless all members of `body` may be left out."""
     returns: Any = None
     """The type of the answer's body; `str` and `bytes` if it is not JSON; None if there is none, or nobody has described it."""
     query: Mapping[str, str] = {}
@@ -210,6 +243,10 @@ class RouteList(list[Route]):
         return register
 
 
+LAST_EVENT_ID = {"Last-Event-ID": "The event after which the stream goes on."}
+"""`Route.headers` of a stream that goes on after an event."""
+
+
 class Table:
     """All routes, by path and method."""
 
@@ -231,6 +268,13 @@ class Table:
         return self._methods[name], {name: unquote(value) for name, value in match.groupdict().items()}
 
 
+def needs_members(kind: Any) -> bool:
+    """False for a struct all of whose members may be left out."""
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        return True
+    return any(field.required for field in msgspec.structs.fields(kind))
+
+
 def header_value(text: str) -> bytes:
     """`text` as the value of a header: everything but printable ASCII is percent-encoded."""
     return quote(text, safe=_HEADER_CHARACTERS).encode()
@@ -247,8 +291,28 @@ async def send(exchange: Exchange, response: ApiResponse) -> None:
         await exchange.respond(response.status, msgspec.json.encode(body), (JSON, *response.headers))
 
 
-def _explain(error: str) -> str:
-    """`Expected int, got str - at `$.x`` as a sentence."""
-    why, _, path = error.replace("`", "").partition(" - at ")
-    where = path.removeprefix("$.") or "the body"
-    return f"{where}: {why[:1].lower()}{why[1:]}"
+_REASONS = (
+    ("Object missing required field ", "is missing"),
+    ("Object contains unknown field ", "is unknown"),
+)
+"""How a decoder begins what it says about a member that it names itself, and what we say."""
+_MAX_NAME = 40
+"""Characters of an unknown member's name."""
+
+
+def explain(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The member of a document that is wrong, and why: of `Expected int, got str - at `$.x``. The member is empty for the whole."""
+    why, _, path = str(error).replace("`", "").partition(" - at ")
+    member = path.removeprefix("$").removeprefix(".").partition("[...]")[0]  # a value under any name
+    for start, reason in _REASONS:
+        if why.startswith(start):
+            name = why.removeprefix(start)[:_MAX_NAME]
+            return f"{member}.{name}" if member else name, reason
+    if len(why) > MAX_REASON:  # it repeats an unknown value
+        why = why[:MAX_REASON] + "..."
+    return member, f"{why[:1].lower()}{why[1:]}"
+
+
+def sentence(member: str, why: str) -> str:
+    """What `explain` found, in one."""
+    return f"{member} {why}" if why.startswith("is ") else f"{member}: {why}"

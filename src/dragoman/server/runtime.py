@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
-import ipaddress
 import json
 import logging
 import signal
@@ -24,9 +24,9 @@ from dragoman.model.ids import timestamp
 from dragoman.model.options import check_options
 from dragoman.observe.logs import configure
 from dragoman.observe.shared_memory import SharedCounters
-from dragoman.server.address import Address
+from dragoman.server.address import Address, bracketed, is_loopback
 from dragoman.server.app import App
-from dragoman.server.application import application, signing_keys
+from dragoman.server.application import application, check_extras, check_ids, signing_keys
 from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
 from dragoman.server.options import AppOptions, Bridged, ServeOptions
 from dragoman.server.tls import ServerTls
@@ -56,19 +56,18 @@ def serve(
 
     `grpc_port`: over gRPC, too. `mcp`: MCP clients, too, at /mcp. `tls_cert`, `tls_key`: speak TLS, with this certificate; `tls_client_ca`: and ask clients
     for theirs, signed by this authority. `listener`: a socket that listens already, in place of `host` and `port`;
-    `signals`: those that stop the server. Other options as for `application`.
+    `signals`: those that stop the server. `AppSettings` says what the other options mean.
     """
     _check_called(options)
     _check_authentication(agents, host, insecure)
-    _check_ids(agents)
     store = options["store"] = options.get("store") or default_store()
     if workers > 1 and store.startswith("memory:"):
         raise SystemExit("memory: is for one process: workers share a file (sqlite:///dragoman.db)")
-    _check_options(**options)
+    _check_options(agents, **options)
     tls = _tls(agents, tls_cert, tls_key, tls_client_ca)
     asyncio.run(check_store(store, options.get("bus", "")))
     listener = listener or _listen(host, port)
-    url = f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}"
+    url = f"{'https' if tls else 'http'}://{bracketed(host)}:{listener.getsockname()[1]}"
     if options.get("keys") and is_loopback(host):
         options["public_url"] = options.get("public_url") or url
     configure(log_level, lines=log_lines)
@@ -78,7 +77,7 @@ def serve(
         if tls is not None:
             pair = {"certificate": tls_cert, "key": tls_key or tls_cert}
             options["grpc_tls"] = {**pair, "client_ca": tls_client_ca} if tls_client_ca else pair
-    grpc = f"{_bracket(host)}:{grpc_port}" if grpc_port else ""
+    grpc = f"{bracketed(host)}:{grpc_port}" if grpc_port else ""
     say, lines = say_json if log_lines == "json" else _say, list[str]()
     if (console := options.get("console")) is not None:
         public_url = options.get("public_url", "")
@@ -123,19 +122,19 @@ def _check_authentication(agents: Sequence[Agent], host: str, insecure: bool) ->
         )
 
 
-def _check_ids(agents: Sequence[Agent]) -> None:
-    """Refuse two agents with one id, because the id is part of the address."""
-    ids = [agent.id for agent in agents]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise SystemExit(f"two agents have the id {id!r}: give one of them another (Agent(..., id=))")
-
-
 def _check_options(
-    public_url: str = "", trusted_proxies: Sequence[str] = (), keys: Any = None, **others: Any
+    agents: Sequence[Agent],
+    public_url: str = "",
+    trusted_proxies: Sequence[str] = (),
+    keys: Any = None,
+    grpc_port: int | None = None,
+    mcp: bool = False,
+    **others: Any,
 ) -> None:
     """Reject contradictory options before announcing the address."""
+    check_extras(grpc_port, mcp)
     try:
+        check_ids(agents)
         Address(public_url, trusted_proxies)
         if keys is not None:
             signing_keys(keys)
@@ -196,12 +195,12 @@ def run(
 ) -> None:
     """Serve any app until interrupted, as `serve` does; `announce` is called with its URL first."""
     listener = _listen(host, port)
-    announce(f"{'https' if tls else 'http'}://{_bracket(host)}:{listener.getsockname()[1]}")
+    announce(f"{'https' if tls else 'http'}://{bracketed(host)}:{listener.getsockname()[1]}")
     _run(app, listener, stop_signals(), tls)
 
 
 def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], tls: ServerTls | None) -> None:
-    server = _server(app, listener, tls.context if tls else None, each_second=tls.renew if tls else None)
+    server = _server(app, listener, tls.context if tls else None, tls.renew if tls else None)
 
     def stopping() -> None:
         again = "; Ctrl-C again does not wait" if sys.stdin is not None and sys.stdin.isatty() else ""
@@ -212,7 +211,12 @@ def _run(app: App, listener: socket.socket, signals: Sequence[signal.Signals], t
         runner.run(server.serve(signals, stopping=stopping))
 
 
-def _server(app: App, listener: socket.socket, tls: ssl.SSLContext | None, **options: Any) -> HttpServer:
+def _server(
+    app: App,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None,
+    each_second: Callable[[], None] | None = None,
+) -> HttpServer:
     return HttpServer(
         app,
         listener,
@@ -221,7 +225,7 @@ def _server(app: App, listener: socket.socket, tls: ssl.SSLContext | None, **opt
         tls=tls,
         startup=app.start,
         drain=app.stop,
-        **options,
+        each_second=each_second,
     )
 
 
@@ -229,10 +233,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def _tune_memory() -> None:
-    """Freeze objects that stay, and collect less often: garbage collection is most of a slow response."""
+    """Freeze objects that stay, and collect less often: garbage collection is most of a slow response.
+
+    A store in memory makes objects that stay, too: the first two thresholds limit how many are looked through at once.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
+    gc.set_threshold(50_000, 10, 400)
     _return_large_blocks()
 
 
@@ -269,19 +276,6 @@ def say_json(message: str, **about: str) -> None:
     print(json.dumps(line), flush=True)
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def _listen(host: str, port: int) -> socket.socket:
     listener = bind(host, port)
     listener.listen(BACKLOG)
@@ -298,7 +292,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise SystemExit(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}") from error
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        advice = "; give another --port, or port= in code" if taken else ""
+        raise SystemExit(
+            f"cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}{advice}"
+        ) from error
     return listener
 
 

@@ -1,4 +1,4 @@
-"""Where tasks are kept. One seam (`engine/protocols.py`), one conformance suite, several databases."""
+"""Stores of tasks: memory, SQLite, PostgreSQL. `engine/protocols.py` is the contract, and one conformance suite tests all of them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dragoman.engine.protocols import Store
-from dragoman.stores.common import UnsupportedSchema
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.migrations import UnsupportedSchema
 from dragoman.stores.sqlite.store import SqliteStore
 
 __all__ = ["MemoryStore", "UnsupportedSchema", "SqliteStore", "open_store"]
 
 
 def default_store() -> str:
-    """The address of a store if none is given: `$DRAGOMAN_STORE`, else a file in the current directory."""
+    """The URL of the store if none is given: `$DRAGOMAN_STORE`, else a file in the current directory."""
     return os.environ.get("DRAGOMAN_STORE") or "sqlite:///dragoman.db"
 
 
 def default_store_of_app() -> str:
-    """The same for an application that another server or a test calls. In a process that runs tests it is `memory:`: a test
-    of the application around it leaves no file, and finds no tasks of an earlier run."""
+    """The URL of the store for an application that another server or a test calls. In a process that runs tests it is `memory:`,
+    so that a test leaves no file and finds no tasks of an earlier run."""
     return os.environ.get("DRAGOMAN_STORE") or ("memory:" if _runs_tests() else default_store())
 
 
 def _runs_tests() -> bool:
-    """True in a process of pytest or of `python -m unittest`; not in one that a test starts."""
+    """True in a process of pytest or of `python -m unittest`, but not in a process that a test starts."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "_pytest.main" in sys.modules or getattr(main, "name", "") == "unittest.__main__"
 
 
 def open_store(url: str, *, folder: Path | None = None) -> Store:
-    """The store a url names: `memory:`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://host/database`.
+    """Make the store for a URL: `memory:`, `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://host/database`.
 
-    It still has to be opened, by the event loop that will use it. `folder` is where nodes of a PostgreSQL database hold their locks:
-    what a node of this machine did that was killed goes on when the next one with the same folder starts.
+    The event loop that uses the store has to open it. In `folder`, nodes of a PostgreSQL database hold their locks: tasks of a
+    killed node of this machine continue when the next one with the same folder starts.
     """
     if url == "memory:":
         return MemoryStore()

@@ -1,13 +1,13 @@
-"""Entries of an audit as a chain: each carries a hash of itself and of the one before it.
+"""The entries of an audit log as a chain: each has a hash of itself and of the entry before it.
 
-Whoever changes, adds or takes out an entry breaks the chain there, or has to make every later hash anew; and whoever has
-noted one of those down sees that. A hash is SHA-256 over the hash before it (nothing, for the first) and the entry's
-fields as a JSON array without spaces.
+A change of an entry, an added or a deleted one breaks the chain there, unless every later hash is made anew. An auditor who has
+written down one of the later hashes finds that, too. A hash is SHA-256 over the hash before it (nothing, for the first) and
+the entry's fields as a JSON array without spaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any
@@ -15,26 +15,34 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.engine.protocols import Audit, AuditEntry
+from dragoman.engine.protocols import Audit, AuditEntry, AuditQuery
 
-_PAGE = 1000
+_PAGE_ENTRIES = 1000
 _encode = msgspec.json.Encoder().encode
 
 
-def entries_of(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
-    """Of an audit, from rows in the order of their fields."""
+def read_entries(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
+    """Entries from rows with their fields in order."""
     names = AuditEntry.__struct_fields__
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(
+stored_fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(
     "at", "tenant", "agent", "principal", "operation", "task", "outcome", "dialect", "trace"
 )
-"""What is kept of an entry, in the order of its columns."""
+"""The fields of an entry that are stored, in the order of the columns."""
 
 
-def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
-    """The rows of entries that come after one whose hash is `before`: their fields, and the hash of each."""
+def make_condition(terms: Mapping[str, str], query: AuditQuery) -> tuple[str, list[Any]]:
+    """The condition of a search, for `where`, and its values. `terms`: the condition for each member of a query."""
+    values = {name: value if name == "tenant" else value or None for name, value in query.items()}
+    asked = {terms[name]: value for name, value in values.items() if value is not None}
+    where = " and ".join(term.format(n=n) for n, term in enumerate(asked, 1))
+    return f" where {where}" if where else "", list(asked.values())
+
+
+def chain_rows(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str | bytes, ...]]:
+    """The rows of entries that follow one whose hash is `before`: their fields and hashes."""
     rows: list[tuple[str | bytes, ...]] = []
     for entry in entries:
         before = sha256(before + _encode(entry)).digest()
@@ -42,24 +50,24 @@ def chained(before: bytes, entries: Iterable[tuple[str, ...]]) -> list[tuple[str
     return rows
 
 
-class Examined(Struct, kw_only=True):
-    """What there is to say of a chain."""
+class ChainReport(Struct, kw_only=True):
+    """The result of a check."""
 
     entries: int = 0
     older: int = 0
     """Entries from before there was a chain."""
     last: AuditEntry | None = None
     breaks: list[str] = []
-    """Where it is broken, newest first: a sentence for each."""
+    """A sentence for each place where the chain is broken, newest first."""
 
 
-async def examine(audit: Audit, known: str = "") -> Examined:
-    """Walk a chain from its end to its beginning. `known` is a hash that was noted down before: it has to be in it.
+async def check_chain(audit: Audit, known: str = "") -> ChainReport:
+    """Check a chain from its end to its beginning. `known` is a hash that was written down before: the chain must have it.
 
-    Where what is old was taken away, the last hash of that may be the `known` one: the chain then begins after it.
+    If old entries were deleted, the last of their hashes may be the `known` one: the chain then begins after it.
     """
-    found, newer, seen = Examined(), None, False
-    while page := await audit.entries(before=newer.id if newer else 0, limit=_PAGE):
+    found, newer, seen = ChainReport(), None, False
+    while page := await audit.entries(before=newer.id if newer else 0, limit=_PAGE_ENTRIES):
         for entry in page:
             found.last = found.last or entry
             found.entries += 1
@@ -72,14 +80,16 @@ async def examine(audit: Audit, known: str = "") -> Examined:
         if known and _follows(newer, known):
             seen = True
         else:
-            found.breaks.append(f"entry {newer.id} is not the first: what was before it is gone")
+            found.breaks.append(f"entry {newer.id} is not the first: the entries before it are gone")
     if known and not seen:
-        found.breaks.append(f"no entry has the hash {known}: what was written until then is not what is here")
+        found.breaks.append(
+            f"no entry has the hash {known}: the entries until then are not those that are here"
+        )
     return found
 
 
 def _follows(entry: AuditEntry, before: str) -> bool:
     try:
-        return sha256(bytes.fromhex(before) + _encode(fields(entry))).hexdigest() == entry.hash
+        return sha256(bytes.fromhex(before) + _encode(stored_fields(entry))).hexdigest() == entry.hash
     except ValueError:
         return False

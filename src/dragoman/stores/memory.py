@@ -1,4 +1,4 @@
-"""Tasks in memory: for tests, for trying things out, and for agents whose work may end with their process."""
+"""Tasks in memory: for tests, for trials, and for agents whose tasks may end with their process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, groupby, islice
-from typing import TypeVar
+from itertools import chain, count, groupby, islice
+from typing import TypeVar, Unpack
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engine import push_configs
@@ -20,7 +19,9 @@ from dragoman.engine.protocols import (
     SCAN_TASKS,
     SEARCH_WEIGHTS,
     AuditEntry,
+    AuditQuery,
     Delivered,
+    DeliverOptions,
     FoundInfos,
     FoundTasks,
     Head,
@@ -35,8 +36,9 @@ from dragoman.engine.protocols import (
     TaskQuery,
     WaitForMemory,
 )
-from dragoman.engine.push_configs import Delivery, StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot, mark_written, pack
+from dragoman.engine.push_configs import Delivery, ReleaseOptions, StoredPushConfig
+from dragoman.engine.records import Cancel, Mail, Record, mark_written, pack
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.transition import (
     Advance,
     Append,
@@ -46,14 +48,14 @@ from dragoman.engine.transition import (
     Decision,
     Deliver,
     Notify,
-    PushRow,
+    PushJob,
     Redeliver,
     Release,
     ReleasePush,
     Replace,
     Settle,
     TaskRow,
-    check_push_count,
+    check_push_config,
     decide,
     decide_push,
     first_push_row,
@@ -62,47 +64,41 @@ from dragoman.errors import TaskNotFound
 from dragoman.model.byte_budget import LARGE_BYTES
 from dragoman.model.ops import ListTasks, Scope
 from dragoman.model.task import TERMINAL, TaskState
-from dragoman.stores import heartbeat
-from dragoman.stores.common import (
-    PushListeners,
-    Row,
-    is_prefix,
-    merge,
-    plain_words,
-    query_words,
-    read_filters,
-)
-from dragoman.stores.heartbeat import wall_time
+from dragoman.stores import lease_clock
+from dragoman.stores.lease_clock import wall_time
+from dragoman.stores.pages import ListRow, merge_page, read_filters
+from dragoman.stores.rows import DEDUPE_SECONDS, PushListeners, encode_push_config
+from dragoman.stores.search_words import finds_longer_words, split_query, split_text
 
 T = TypeVar("T")
 
-DAY = 24 * 60 * 60.0
 MAX_AUDIT_ENTRIES = 100_000
-MOVED_TASKS = 256
-"""How many tasks may have changed before they are indexed."""
+MAX_UNINDEXED_TASKS = 256
+"""Changed tasks after which the indexes are updated."""
 _LAST_KEY = 1 << 63
-"""After every key."""
+"""Larger than every key."""
 _LAST_ID = "\U0010ffff" * 300
-"""After every id."""
+"""Larger than every id."""
+_UNFINISHED = [state for state in TaskState if state not in TERMINAL]
+
+_Entry = tuple[str, str, int]
+"""A task in an index: when it was updated, its id and its key."""
+_Key = tuple[object, ...]
+"""The name of an index."""
 
 
 class _Task:
-    """A log, what it folds to, and its row."""
+    """A task: its log, the fold of the log, and its row."""
 
-    __slots__ = ("key", "snapshot", "records", "row", "place")
+    __slots__ = ("key", "snapshot", "records", "row", "indexed")
 
     def __init__(self, key: int, snapshot: Snapshot) -> None:
         self.key = key
         self.snapshot = snapshot
         self.records: list[Record] = []
         self.row = TaskRow()
-        self.place: _Place | None = None
-        """Where the indexes have it."""
-
-    @property
-    def unclaimed(self) -> bool:
-        """There is work that no node has taken."""
-        return self.row.ready and not self.row.node
+        self.indexed: tuple[_Entry, list[_Key]] | None = None
+        """Its entry in the indexes, and the names of the indexes that have it."""
 
     @property
     def lease(self) -> Lease:
@@ -110,45 +106,36 @@ class _Task:
         return Lease(self.snapshot.scope, self.snapshot.task_id, self.key, self.row.fence, self.row.attempt)
 
 
-class _Place(Struct, frozen=True):
-    """What a task is found by."""
-
-    scope: Scope
-    context: str
-    state: str
-    updated: str
-    id: str
-    hidden: bool
-    done: bool
-
-
 class _Sorted:
-    """Tasks in the order of `(updated, id)`. What changed last is at the end, so that adding is cheap."""
+    """Tasks in the order of `(updated, id)`. Most entries are added at the end, which is cheap."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: list[tuple[str, str, int]] = []
+        self._entries: list[_Entry] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, updated: str, id: str, key: int) -> None:
-        insort(self._entries, (updated, id, key))
+    def add(self, entry: _Entry) -> None:
+        if not self._entries or self._entries[-1] < entry:
+            self._entries.append(entry)
+        else:
+            insort(self._entries, entry)
 
-    def remove(self, updated: str, id: str, key: int) -> None:
-        del self._entries[bisect_left(self._entries, (updated, id, key))]
+    def remove(self, entry: _Entry) -> None:
+        del self._entries[bisect_left(self._entries, entry)]
 
     def since(self, updated: str) -> int:
-        """How many are not older."""
+        """How many tasks are not older."""
         return len(self._entries) - bisect_left(self._entries, (updated,))
 
-    def before(self, updated: str) -> Iterator[tuple[str, str, int]]:
-        """Those that are older, the oldest first."""
+    def before(self, updated: str) -> Iterator[_Entry]:
+        """The tasks that are older, oldest first."""
         return islice(self._entries, bisect_left(self._entries, (updated,)))
 
-    def newest(self, before: tuple[str, int] | None, until: str) -> Iterator[tuple[str, str, int]]:
-        """Those up to the time of `before` and older than `until`, newest first."""
+    def newest(self, before: tuple[str, int] | None, until: str) -> Iterator[_Entry]:
+        """The tasks up to the time of `before` and older than `until`, newest first."""
         end = len(self._entries)
         if before is not None:
             end = bisect_right(self._entries, (before[0], _LAST_ID))
@@ -157,7 +144,7 @@ class _Sorted:
         return (self._entries[n] for n in range(end - 1, -1, -1))
 
     def older(self, than: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
-        """`updated` and id of the first `limit` that come before `than`, newest first."""
+        """`updated` and id of the first `limit` tasks that are older than `than`, newest first."""
         end = len(self._entries) if than is None else bisect_left(self._entries, (*than, 0))
         return [(updated, id) for updated, id, _ in self._entries[max(0, end - limit) : end][::-1]]
 
@@ -186,12 +173,12 @@ class MemoryQuotas:
         self._rows: dict[str, tuple[bytes, float]] = {}
 
     async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
-        body, until, answer = change(self._rows.get(key, (b"", 0.0))[0], heartbeat.now())
+        body, until, answer = change(self._rows.get(key, (b"", 0.0))[0], lease_clock.now())
         self._rows[key] = body, until
         return answer
 
     def forget(self) -> None:
-        now = heartbeat.now()
+        now = lease_clock.now()
         self._rows = {key: row for key, row in self._rows.items() if row[1] > now}
 
 
@@ -201,18 +188,16 @@ class MemoryStore:
     def __init__(self) -> None:
         self._last = 0
         self._tasks: dict[int, _Task] = {}
+        self._unfinished: dict[str, dict[int, _Task]] = {"": {}}
+        """The tasks that have work, by the node that holds them; empty for those that no node has taken."""
         self._keys: dict[Scope, dict[str, int]] = {}
         self._seen: dict[tuple[Scope, str], tuple[int, int, float]] = {}
         self._nodes: dict[str, float] = {}
         self._ttls: dict[str, float] = {}
-        self._found: dict[tuple[Scope, str | None], dict[str, _Sorted]] = {}
-        self._replies: dict[tuple[Scope, str], _Sorted] = {}
-        """Exchanges that were answered with a bare message, by their context."""
-        """The tasks that peers can see: by scope, and by scope and context; then by state."""
-        self._moved: dict[int, _Task] = {}
-        """Tasks that have changed since they were indexed: most change twice in a moment, and are indexed once."""
-        self._aged = {True: _Sorted(), False: _Sorted()}
-        """All tasks by age: finished or not."""
+        self._indexes: dict[_Key, _Sorted] = {}
+        """The indexes by name, see `_index_entry`. None is empty."""
+        self._unindexed: dict[int, _Task] = {}
+        """Tasks that changed since they were indexed. Most change several times at once, and are indexed once."""
         self.push_configs = self.push_queue = MemoryPushQueue(self)
         self.audit = MemoryAudit()
         self.catalogue = MemoryCatalogue()
@@ -225,14 +210,13 @@ class MemoryStore:
     async def close(self) -> None:
         pass
 
-    def waiting(self) -> int:
-        return sum(1 for task in self._tasks.values() if task.unclaimed)
+    def count_unclaimed(self) -> int:
+        return len(self._unfinished[""])
 
-    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        waiting = (task.snapshot.scope for task in self._tasks.values() if task.unclaimed)
-        return sum(1 for scope in waiting if fits(scope))
+    async def count_unclaimed_of(self, serves: Callable[[Scope], bool]) -> int:
+        return sum(1 for task in self._unfinished[""].values() if serves(task.snapshot.scope))
 
-    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+    async def find_behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         found = []
         for place, (scope, task, after) in enumerate(cursors):
             known = self._tasks.get(self._keys.get(scope, {}).get(task, 0))
@@ -241,7 +225,7 @@ class MemoryStore:
         return found
 
     def time_commits(self, report: Callable[[float], None]) -> None:
-        pass  # nothing to wait for
+        pass  # there are no transactions
 
     def scope(self, scope: Scope) -> MemoryLog:
         return MemoryLog(self, scope)
@@ -252,15 +236,15 @@ class MemoryStore:
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         self._ttls[node] = ttl
-        self._nodes[node] = heartbeat.now() + ttl
-        return [HeldLease(t.key, t.row.fence, t.row.mail) for t in self._tasks.values() if t.row.node == node]
+        self._nodes[node] = lease_clock.now() + ttl
+        held = sorted(self._unfinished.get(node, {}).values(), key=_age)
+        return [HeldLease(task.key, task.row.fence, task.row.mail) for task in held]
 
     async def leave(self, node: str) -> None:
         self._nodes.pop(node, None)
         self._ttls.pop(node, None)
-        for task in self._tasks.values():
-            if task.row.node == node:
-                task.row = replace(task.row, node="")
+        for task in list(self._unfinished.get(node, {}).values()):
+            self.set_row(task, replace(task.row, node=""))
         self.push_configs.leave(node)
 
     async def claim(
@@ -268,48 +252,55 @@ class MemoryStore:
         node: str,
         *,
         limit: int,
-        fits: Callable[[Scope], bool] | None = None,
-        takes_over: Callable[[], bool] | None = None,
+        serves: Callable[[Scope], bool] | None = None,
+        may_take_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
-        over = takes_over is None or takes_over()
+        take_over = may_take_over is None or may_take_over()
         if node in self._nodes:
-            over = over and self._alive(node)
-            self._nodes[node] = max(self._nodes[node], heartbeat.now() + self._ttls[node])
+            take_over = take_over and self._alive(node)
+            self._nodes[node] = max(self._nodes[node], lease_clock.now() + self._ttls[node])
+        dead = (name for name in self._unfinished if name not in ("", node) and not self._alive(name))
+        orphans = chain.from_iterable(self._unfinished[name].values() for name in dead) if take_over else ()
+        found = (task for part in (orphans, self._unfinished[""].values()) for task in sorted(part, key=_age))
+        chosen = islice((t for t in found if serves is None or serves(t.snapshot.scope)), limit)
         leases: list[Lease] = []
-        for task in self._tasks.values():
-            if len(leases) >= limit:
-                break
-            if fits is None or fits(task.snapshot.scope):
-                alive = not over or self._alive(task.row.node)
-                decision = decide(task.row, Claim(node, holder_alive=alive))
-                task.row = decision.row
-                if decision.leased:
-                    leases.append(task.lease)
+        for task in list(chosen):
+            decision = decide(task.row, Claim(node, holder_alive=False))
+            self.set_row(task, decision.row)
+            if decision.leased:
+                leases.append(task.lease)
         return leases
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
         task = self._tasks.get(lease.key)
         if task is not None:
-            task.row = decide(task.row, Release(lease.fence, failed)).row
+            self.set_row(task, decide(task.row, Release(lease.fence, failed)).row)
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
-        self._index()
-        old = (self._tasks[key] for _, _, key in self._aged[not unfinished].before(before))
-        at_rest = (task for task in old if not task.row.node and not self.push_configs.waiting(task.key))
-        return self._forget(list(islice(at_rest, limit)))
+        self._update_indexes()
+        old = (self._tasks[key] for _, _, key in self._find_index("done", not unfinished).before(before))
+        unused = (task for task in old if not task.row.node and not self.push_configs.waiting(task.key))
+        return self._forget(list(islice(unused, limit)))
 
     async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
-        self._index()
+        self._update_indexes()
         own = [task for task in self._tasks.values() if task.snapshot.scope.tenant == tenant]
         gone = self._forget([task for task in own if not task.row.node][:limit])
         for name in [name for name in self._seen if name[0].tenant == tenant]:
             del self._seen[name]
         return gone, len(own) > gone
 
+    async def purge_tasks(self, tasks: Sequence[tuple[Scope, str]]) -> int:
+        self._update_indexes()
+        keys = [self._keys.get(scope, {}).get(task) for scope, task in dict.fromkeys(tasks)]
+        found = [self._tasks[key] for key in keys if key is not None]
+        return self._forget([task for task in found if not task.row.node])
+
     def _forget(self, chosen: list[_Task]) -> int:
         for task in chosen:
             self.push_configs.forget(task.key)
             self._remove_from_index(task)
+            self.set_row(task, TaskRow())
             del self._tasks[task.key]
             keys = self._keys[task.snapshot.scope]
             del keys[task.snapshot.task_id]
@@ -318,7 +309,7 @@ class MemoryStore:
         return len(chosen)
 
     async def tidy(self) -> bool:
-        expired = time.time() - DAY
+        expired = time.time() - DEDUPE_SECONDS
         names = list(islice((name for name, (_, _, at) in self._seen.items() if at <= expired), 1000))
         for name in names:
             del self._seen[name]
@@ -329,85 +320,96 @@ class MemoryStore:
         return ""
 
     def _change(self, task: _Task, decision: Decision) -> int:
-        """Do what was decided; return the last record."""
-        task.row = decision.row
+        """Apply a decision. Returns the number of the last record."""
+        self.set_row(task, decision.row)
         if decision.records:
             mark_written(decision.records)
         task.records += decision.records
         task.snapshot = task.snapshot.after(decision.records)
-        self._moved[task.key] = task
-        if len(self._moved) >= MOVED_TASKS:
-            self._index()
+        self._unindexed[task.key] = task
+        if len(self._unindexed) >= MAX_UNINDEXED_TASKS:
+            self._update_indexes()
         if decision.notify:
             self.push_configs.notify(task.key, decision.notify)
         return task.row.seq
 
-    def _index(self) -> None:
-        """Move the tasks that changed to where they are found now. Who searches does this first."""
-        moved, self._moved = self._moved, {}
-        for task in moved.values():
-            snapshot, place = task.snapshot, task.place
-            if (
-                place is None
-                or place.updated != snapshot.status.timestamp
-                or place.state != snapshot.status.state.value
-                or place.done != snapshot.terminal
-            ):
-                if place is not None:
-                    self._remove_from_index(task)
-                self._add_to_index(task)
+    def set_row(self, task: _Task, row: TaskRow) -> None:
+        before, task.row = task.row, row
+        if before.ready is row.ready and before.node == row.node:
+            return
+        if before.ready:
+            held = self._unfinished[before.node]
+            del held[task.key]
+            if before.node and not held:
+                del self._unfinished[before.node]
+        if row.ready:
+            self._unfinished.setdefault(row.node, {})[task.key] = task
 
-    def _add_to_index(self, task: _Task) -> None:
-        snapshot = task.snapshot
-        place = task.place = _Place(
-            snapshot.scope,
-            snapshot.context_id,
-            snapshot.status.state.value,
-            snapshot.status.timestamp,
-            snapshot.task_id,
-            snapshot.hidden,
-            snapshot.terminal,
-        )
-        self._aged[place.done].add(place.updated, place.id, task.key)
-        if place.hidden and place.done:
-            self._replies.setdefault((place.scope, place.context), _Sorted()).add(
-                place.updated, place.id, task.key
-            )
-        if not place.hidden:
-            for context in (None, place.context):
-                states = self._found.setdefault((place.scope, context), {})
-                states.setdefault(place.state, _Sorted()).add(place.updated, place.id, task.key)
+    def _update_indexes(self) -> None:
+        """Index the tasks that changed. Every search does this first."""
+        moved, self._unindexed = self._unindexed, {}
+        for task in sorted(moved.values(), key=_updated):
+            if (indexed := _index_entry(task)) != task.indexed:
+                self._remove_from_index(task)
+                task.indexed = entry, keys = indexed
+                for key in keys:
+                    if (index := self._indexes.get(key)) is None:
+                        index = self._indexes[key] = _Sorted()
+                    index.add(entry)
+
+    def _find_index(self, *key: object) -> _Sorted:
+        return self._indexes.get(key) or _Sorted()
 
     def _remove_from_index(self, task: _Task) -> None:
-        place = task.place
-        assert place is not None
-        self._aged[place.done].remove(place.updated, place.id, task.key)
-        if place.hidden and place.done:
-            replies = self._replies[place.scope, place.context]
-            replies.remove(place.updated, place.id, task.key)
-            if not replies:
-                del self._replies[place.scope, place.context]
-        if not place.hidden:
-            for context in (None, place.context):
-                states = self._found[place.scope, context]
-                states[place.state].remove(place.updated, place.id, task.key)
-                if not states[place.state]:
-                    del states[place.state]
-                if not states:
-                    del self._found[place.scope, context]
+        if task.indexed is None:
+            return
+        entry, keys = task.indexed
+        for key in keys:
+            self._indexes[key].remove(entry)
+            if not self._indexes[key]:
+                del self._indexes[key]
 
     def _alive(self, node: str) -> bool:
-        return self._nodes.get(node, float("-inf")) > heartbeat.now()
+        return self._nodes.get(node, float("-inf")) > lease_clock.now()
+
+
+def _age(task: _Task) -> int:
+    return task.key
+
+
+def _updated(task: _Task) -> str:
+    return task.snapshot.status.timestamp
+
+
+def _index_entry(task: _Task) -> tuple[_Entry, list[_Key]]:
+    """The entry of a task in the indexes, and the names of the indexes that have it.
+
+    `("done", terminal)` has all tasks. `("state", scope, state)` and `("state", scope, state, context)` have those that peers can
+    see. `("reply", scope, context)` has those that were answered with a bare message.
+    """
+    snapshot = task.snapshot
+    scope, context, status = snapshot.scope, snapshot.context_id, snapshot.status
+    keys: list[_Key] = [("done", snapshot.terminal)]
+    if not snapshot.hidden:
+        keys += (("state", scope, status.state), ("state", scope, status.state, context))
+    elif snapshot.terminal:
+        keys.append(("reply", scope, context))
+    return (status.timestamp, snapshot.task_id, task.key), keys
 
 
 class MemoryLog:
-    """One scope's tasks."""
+    """The tasks of one scope."""
 
     def __init__(self, store: MemoryStore, scope: Scope) -> None:
         self._store = store
         self._scope = scope
 
     async def create(
+        self, task: str, context: str, mail: Mail, **options: Unpack[DeliverOptions]
+    ) -> Delivered:
+        return self.begin(task, context, mail, **options)
+
+    def begin(
         self,
         task: str,
         context: str,
@@ -417,12 +419,7 @@ class MemoryLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Delivered:
-        return self._create(task, context, mail, dedupe, node, webhook)
-
-    def _create(
-        self, task: str, context: str, mail: Mail, dedupe: str, node: str, webhook: StoredPushConfig | None
-    ) -> Delivered:
-        if (earlier := self._earlier(dedupe)) is not None:
+        if (earlier := self._find_earlier(dedupe)) is not None:
             return earlier
         store = self._store
         keys = store._keys.setdefault(self._scope, {})
@@ -433,12 +430,7 @@ class MemoryLog:
         keys[task] = key
         store._tasks[key] = made
         decision = decide(made.row, Create(Record("message", mail), mail.at, node, webhook is not None))
-        return self._take(made, decision, dedupe, webhook)
-
-    def begin(
-        self, task: str, context: str, mail: Mail, *, node: str, webhook: StoredPushConfig | None = None
-    ) -> Delivered:
-        return self._create(task, context, mail, "", node, webhook)
+        return self._apply(made, decision, dedupe, webhook)
 
     async def deliver(
         self,
@@ -449,7 +441,7 @@ class MemoryLog:
         node: str = "",
         webhook: StoredPushConfig | None = None,
     ) -> Delivered:
-        if (earlier := self._earlier(dedupe)) is not None:
+        if (earlier := self._find_earlier(dedupe)) is not None:
             return earlier
         found = self._task(task)
         record = Record("message" if isinstance(mail, Mail) else "cancel", mail)
@@ -458,10 +450,10 @@ class MemoryLog:
         decision = decide(found.row, Deliver(task, record, at, node, webhook is not None, reply))
         if webhook is not None:
             webhook = self._store.push_configs.check(found.key, webhook)
-        return self._take(found, decision, dedupe, webhook)
+        return self._apply(found, decision, dedupe, webhook)
 
-    async def seen(self, dedupe: str) -> Delivered | None:
-        return self._earlier(dedupe)
+    async def find_delivered(self, dedupe: str) -> Delivered | None:
+        return self._find_earlier(dedupe)
 
     async def append(self, lease: Lease, records: Sequence[Record]) -> int:
         task = self._held(lease)
@@ -499,10 +491,9 @@ class MemoryLog:
             found.size,
         )
 
-    async def unfinished(self) -> int:
-        self._store._index()
-        states = self._store._found.get((self._scope, None), {})
-        return sum(len(tasks) for state, tasks in states.items() if TaskState(state) not in TERMINAL)
+    async def count_unfinished(self) -> int:
+        self._store._update_indexes()
+        return sum(len(self._store._find_index("state", self._scope, state)) for state in _UNFINISHED)
 
     async def load(self, task: str, *, wait_for_memory: WaitForMemory | None = None) -> Snapshot:
         found = self._task(task).snapshot
@@ -510,46 +501,45 @@ class MemoryLog:
             await wait_for_memory(found.size)
         return self._task(task).snapshot.share()
 
-    async def replies(
+    async def find_replies(
         self, context: str, *, after: tuple[str, str] | None, limit: int
     ) -> Sequence[tuple[str, str]]:
-        self._store._index()
-        found = self._store._replies.get((self._scope, context))
-        return found.older(after, limit) if found is not None else ()
+        self._store._update_indexes()
+        return self._store._find_index("reply", self._scope, context).older(after, limit)
 
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)
-        self._store._index()
-        states = self._store._found.get((self._scope, filters.context or None), {})
-        rows: list[Row] = []
+        self._store._update_indexes()
+        rows: list[ListRow] = []
         total = 0
-        for state, tasks in states.items():
-            if filters.state in ("", state):
-                total += tasks.since(filters.since)
-                for key in tasks.page(filters.since, filters.after, limit + 1):
-                    known = self._store._tasks[key].snapshot
-                    updated = known.status.timestamp
-                    rows.append((key, known.seq, known.task_id, known.context_id, updated, known.size))
-        page, next = merge(rows, filters, limit)
-        return FoundTasks([self._store._tasks[row[0]].snapshot.share() for row in page], next, total)
+        context = (filters.context,) if filters.context else ()
+        for state in (TaskState(filters.state),) if filters.state else TaskState:
+            tasks = self._store._find_index("state", self._scope, state, *context)
+            total += tasks.since(filters.since)
+            for key in tasks.page(filters.since, filters.after, limit + 1):
+                known = self._store._tasks[key].snapshot
+                updated = known.status.timestamp
+                rows.append(ListRow(key, known.seq, known.task_id, known.context_id, updated, known.size))
+        page, next = merge_page(rows, filters, limit)
+        return FoundTasks([self._store._tasks[row.key].snapshot.share() for row in page], next, total)
 
-    def _take(
+    def _apply(
         self, task: _Task, decision: Decision, dedupe: str, webhook: StoredPushConfig | None
     ) -> Delivered:
         seq = self._store._change(task, decision)
         if webhook is not None:
-            self._store.push_configs.add(task.key, webhook, task.snapshot, PushRow(cursor=seq, last=seq))
+            self._store.push_configs.add(task, webhook, seq, seq)
         if dedupe:
             self._store._seen[self._scope, dedupe] = (task.key, seq, time.time())
         lease = task.lease if decision.leased else None
         return Delivered(task.snapshot.share(), seq, lease, unclaimed=not task.row.node)
 
-    def _earlier(self, dedupe: str) -> Delivered | None:
+    def _find_earlier(self, dedupe: str) -> Delivered | None:
         if not dedupe or (self._scope, dedupe) not in self._store._seen:
             return None
         key, seq, at = self._store._seen[self._scope, dedupe]
         task = self._store._tasks.get(key)
-        if task is None or at <= time.time() - DAY:
+        if task is None or at <= time.time() - DEDUPE_SECONDS:
             return None
         return Delivered(task.snapshot.share(), seq, duplicate=True)
 
@@ -575,7 +565,7 @@ class MemoryIndex:
         self._store = store
 
     async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
-        self._store._index()
+        self._store._update_indexes()
         sides = [self._newest(query, done) for done in (False, True)]
         found: list[TaskInfo] = []
         last: tuple[str, int] | None = None
@@ -589,10 +579,9 @@ class MemoryIndex:
         return FoundInfos(found, None)
 
     def _newest(self, query: TaskQuery, done: bool) -> Iterator[tuple[str, int]]:
-        """The finished tasks, or the others, newest first."""
-        for updated, ties in groupby(
-            self._store._aged[done].newest(query.before, query.until), key=lambda entry: entry[0]
-        ):
+        """The finished tasks, or the unfinished ones, newest first."""
+        newest = self._store._find_index("done", done).newest(query.before, query.until)
+        for updated, ties in groupby(newest, key=lambda entry: entry[0]):
             if updated < query.since:
                 return
             keys = sorted((key for _, _, key in ties), reverse=True)
@@ -604,23 +593,25 @@ class MemoryIndex:
         return self._info(MemoryLog(self._store, scope)._task(task))
 
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
-        self._store._index()
-        counts: Counter[tuple[str, str, str]] = Counter()
-        for (scope, context), states in self._store._found.items():
-            if context is None:
-                for state, tasks in states.items():
+        self._store._update_indexes()
+        counts: Counter[tuple[str, str, TaskState]] = Counter()
+        for key, tasks in self._store._indexes.items():
+            match key:
+                case ("state", Scope() as scope, TaskState() as state):
                     counts[scope.tenant, scope.agent, state] += len(tasks)
-        return [(tenant, agent, TaskState(state), n) for (tenant, agent, state), n in counts.items()]
+        return [(*key, n) for key, n in counts.items()]
 
     async def size(self, tenant: str) -> int:
         snapshots = (task.snapshot for task in self._store._tasks.values())
-        return sum(each.size for each in snapshots if each.scope.tenant == tenant)
+        webhooks = self._store.push_configs.of_tenant(tenant)
+        logs = sum(each.size for each in snapshots if each.scope.tenant == tenant)
+        return logs + sum(len(encode_push_config(each)) for each in webhooks)
 
     async def nodes(self) -> Sequence[NodeInfo]:
-        leases = Counter(task.row.node for task in self._store._tasks.values() if task.row.node)
-        nodes = self._store._nodes
+        nodes, held = self._store._nodes, self._store._unfinished
         return [
-            NodeInfo(id=node, expires=wall_time(nodes[node]), leases=leases[node]) for node in sorted(nodes)
+            NodeInfo(id=node, expires=wall_time(nodes[node]), leases=len(held.get(node, ())))
+            for node in sorted(nodes)
         ]
 
     def _info(self, task: _Task) -> TaskInfo:
@@ -657,33 +648,6 @@ def _matches(query: TaskQuery, task: Snapshot) -> bool:
     )
 
 
-class _Webhook:
-    """A push config of a task, and how far it has been told."""
-
-    __slots__ = ("key", "scope", "task", "config", "row")
-
-    def __init__(self, key: int, scope: Scope, task: str, config: StoredPushConfig, row: PushRow) -> None:
-        self.key, self.scope, self.task, self.config, self.row = key, scope, task, config, row
-
-    @property
-    def delivery(self) -> Delivery:
-        row = self.row
-        return Delivery(
-            key=self.key,
-            scope=self.scope,
-            task=self.task,
-            webhook=self.config,
-            cursor=row.cursor,
-            last=row.last,
-            fence=row.fence,
-            attempt=row.attempt,
-            since=row.since,
-            at=row.at,
-            error=row.error,
-            dead=row.dead,
-        )
-
-
 class MemoryPushQueue(PushListeners):
     """`PushConfigStore` and `PushQueue` of one store."""
 
@@ -691,122 +655,132 @@ class MemoryPushQueue(PushListeners):
         super().__init__()
         self._store = store
         self._last = 0
-        self._of_task: dict[int, dict[str, _Webhook]] = {}
-        """By the store's key of the task, then by the id of the config."""
-        self._webhooks: dict[int, _Webhook] = {}
+        self._of_task: dict[int, dict[str, int]] = {}
+        """Keys of webhooks, by the store's key of the task, then by the id of the config."""
+        self._webhooks: dict[int, Delivery] = {}
+        self._active: dict[int, Delivery] = {}
+        """Those that are due, or that a node holds."""
 
     async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
         found = self._task(scope, task)
         stored = self.check(found.key, webhook)
-        self.add(found.key, stored, found.snapshot, first_push_row(found.row))
-        found.row = replace(found.row, push=True)
+        first = first_push_row(found.row)
+        self.add(found, stored, first.cursor, first.last)
+        self._store.set_row(found, replace(found.row, push=True))
         self.wake()
         return stored
 
     async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
-        return [w.config for w in self._of_task.get(self._task(scope, task).key, {}).values()]
+        return [each.webhook for each in self._of(self._task(scope, task).key)]
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
         found = self._task(scope, task)
         webhooks = self._of_task.get(found.key, {})
-        if (webhook := webhooks.pop(id, None)) is not None:
-            del self._webhooks[webhook.key]
-            found.row = replace(found.row, push=bool(webhooks))
+        if (key := webhooks.pop(id, None)) is not None:
+            self._drop(key)
+            self._store.set_row(found, replace(found.row, push=bool(webhooks)))
+
+    def of_tenant(self, tenant: str) -> Sequence[StoredPushConfig]:
+        return [each.webhook for each in self._webhooks.values() if each.scope.tenant == tenant]
 
     def _task(self, scope: Scope, task: str) -> _Task:
-        key = self._store._keys.get(scope, {}).get(task)
-        if key is None:
-            raise TaskNotFound(task)
-        return self._store._tasks[key]
+        return MemoryLog(self._store, scope)._task(task)
+
+    def _of(self, task: int) -> Sequence[Delivery]:
+        return [self._webhooks[key] for key in self._of_task.get(task, {}).values()]
 
     def check(self, task: int, webhook: StoredPushConfig) -> StoredPushConfig:
-        """The config as it will be stored. Raises `InvalidParams` if there are too many."""
+        """The config as it is stored. Raises `InvalidParams` if there are too many."""
         others = self._of_task.get(task, {})
-        if (same := others.get(webhook.config.id)) is not None:
-            return replace(webhook, uid=same.config.uid)
-        check_push_count(len(others))
-        return webhook
+        same = others.get(webhook.config.id)
+        return check_push_config(webhook, self._webhooks[same].webhook if same else None, len(others))
 
-    def add(self, task: int, config: StoredPushConfig, snapshot: Snapshot, row: PushRow) -> None:
-        """Store a config that was checked; one with the same id is replaced."""
-        others = self._of_task.setdefault(task, {})
-        if (same := others.get(config.config.id)) is not None:
-            same.config, same.row = config, decide_push(same.row, Replace())
+    def add(self, task: _Task, webhook: StoredPushConfig, cursor: int, last: int) -> None:
+        """Store a config that was checked. It replaces one with the same id."""
+        others, id = self._of_task.setdefault(task.key, {}), webhook.config.id
+        if (same := others.get(id)) is not None:
+            self._set(replace(self._change(same, Replace()), webhook=webhook))
             return
-        self._last = key = self._last + 1
-        webhook = _Webhook(key, snapshot.scope, snapshot.task_id, config, row)
-        others[config.config.id] = self._webhooks[key] = webhook
+        self._last = key = others[id] = self._last + 1
+        scope, name = task.snapshot.scope, task.snapshot.task_id
+        self._set(Delivery(key=key, scope=scope, task=name, webhook=webhook, cursor=cursor, last=last))
+
+    def _change(self, key: int, job: PushJob) -> Delivery:
+        before = self._webhooks[key]
+        changed = decide_push(before, job)
+        if changed is not before:
+            self._set(changed)
+        return changed
+
+    def _set(self, webhook: Delivery) -> None:
+        self._webhooks[webhook.key] = webhook
+        if webhook.due or webhook.node:
+            self._active[webhook.key] = webhook
+        else:
+            self._active.pop(webhook.key, None)
+
+    def _drop(self, key: int) -> None:
+        del self._webhooks[key]
+        self._active.pop(key, None)
 
     def notify(self, task: int, seq: int) -> None:
-        """The configs of a task are to be told of everything up to `seq`."""
-        for webhook in self._of_task.get(task, {}).values():
-            webhook.row = decide_push(webhook.row, Notify(seq))
+        """Make the configs of a task due for all records up to `seq`."""
+        for key in self._of_task.get(task, {}).values():
+            self._change(key, Notify(seq))
         self.wake()
 
     def waiting(self, task: int) -> bool:
-        """Whether somebody is still to be told of a task."""
-        return any(webhook.row.due for webhook in self._of_task.get(task, {}).values())
+        """True if a webhook of a task is due."""
+        return any(webhook.due for webhook in self._of(task))
 
     def forget(self, task: int) -> None:
-        for webhook in self._of_task.pop(task, {}).values():
-            del self._webhooks[webhook.key]
+        for key in self._of_task.pop(task, {}).values():
+            self._drop(key)
 
     def leave(self, node: str) -> None:
-        for webhook in self._webhooks.values():
-            if webhook.row.node == node:
-                webhook.row = replace(webhook.row, node="")
+        for webhook in list(self._active.values()):
+            if webhook.node == node:
+                self._set(replace(webhook, node=""))
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
-        now, claimed = push_configs.now(), list[Delivery]()
-        for webhook in sorted(self._webhooks.values(), key=lambda webhook: webhook.row.at):
+        now, claimed = push_configs.steady_time(), list[Delivery]()
+        for webhook in sorted(self._active.values(), key=lambda webhook: webhook.at):
             if len(claimed) == limit:
                 break
-            alive = self._store._alive(webhook.row.node)
-            row = decide_push(webhook.row, ClaimPush(node, now, alive, longest))
-            if row is not webhook.row:
-                webhook.row = row
-                claimed.append(webhook.delivery)
+            alive = self._store._alive(webhook.node)
+            taken = self._change(webhook.key, ClaimPush(node, now, alive, longest))
+            if taken is not webhook:
+                claimed.append(taken)
         return claimed
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:
-        webhook = self._webhooks.get(delivery.key)
-        if webhook is None:
+        if delivery.key not in self._webhooks:
             raise LeaseLost(delivery.task)
-        webhook.row = decide_push(webhook.row, Advance(delivery.task, delivery.fence, cursor))
+        self._change(delivery.key, Advance(delivery.task, delivery.fence, cursor))
 
-    async def release(
-        self,
-        delivery: Delivery,
-        cursor: int,
-        *,
-        retry_in: float = 0.0,
-        error: str = "",
-        dead: bool = False,
-    ) -> None:
-        if (webhook := self._webhooks.get(delivery.key)) is not None:
-            job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, error, dead)
-            webhook.row = decide_push(webhook.row, job)
+    async def release(self, delivery: Delivery, cursor: int, **options: Unpack[ReleaseOptions]) -> None:
+        if delivery.key in self._webhooks:
+            self._change(
+                delivery.key, ReleasePush(delivery.fence, cursor, push_configs.steady_time(), **options)
+            )
 
-    async def when(self) -> float | None:
-        free = [w.row.at for w in self._webhooks.values() if w.row.due and not w.row.node]
-        return min(free, default=None)
+    async def next_due(self) -> float | None:
+        return min((w.at for w in self._active.values() if w.due and not w.node), default=None)
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
-        rows = (w for w in self._webhooks.values() if w.row.cursor < w.row.last and (w.row.dead or not dead))
-        return [webhook.delivery for webhook in islice(rows, limit)]
+        waiting = (w for w in self._webhooks.values() if w.cursor < w.last and (w.dead or not dead))
+        return list(islice(waiting, limit))
 
     async def browse(
         self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
     ) -> Sequence[Delivery]:
-        webhooks = self._webhooks.values()
-        if of is not None:
-            webhooks = self._of_task.get(self._task(*of).key, {}).values()  # type: ignore[assignment]
-        return [webhook.delivery for webhook in islice((w for w in webhooks if w.key > after), limit)]
+        webhooks = self._webhooks.values() if of is None else self._of(self._task(*of).key)
+        return list(islice((w for w in webhooks if w.key > after), limit))
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
-        if (webhook := self._webhooks.get(key)) is None:
+        if key not in self._webhooks:
             return False
-        webhook.row = decide_push(webhook.row, Redeliver(cursor))
+        self._change(key, Redeliver(cursor))
         self.wake()
         return True
 
@@ -819,26 +793,17 @@ class MemoryAudit:
     def record(self, entry: AuditEntry) -> None:
         self._entries.append(replace(entry, id=next(self._ids)))
 
-    async def entries(
-        self,
-        *,
-        tenant: str | None = None,
-        principal: str = "",
-        task: str = "",
-        operation: str = "",
-        since: str = "",
-        before: int = 0,
-        limit: int = 100,
-    ) -> Sequence[AuditEntry]:
+    async def entries(self, *, limit: int = 100, **query: Unpack[AuditQuery]) -> Sequence[AuditEntry]:
+        since, before = query.get("since", ""), query.get("before") or float("inf")
+        same = {name: query.get(name) or None for name in ("principal", "task", "operation")}
+        same["tenant"] = query.get("tenant")
+        wanted = [(name, value) for name, value in same.items() if value is not None]
         found = (
             entry
             for entry in reversed(self._entries)
-            if (tenant is None or entry.tenant == tenant)
-            and (not principal or entry.principal == principal)
-            and (not task or entry.task == task)
-            and (not operation or entry.operation == operation)
-            and (not since or entry.at >= since)
-            and (not before or entry.id < before)
+            if entry.at >= since
+            and entry.id < before
+            and all(getattr(entry, name) == value for name, value in wanted)
         )
         return list(islice(found, limit))
 
@@ -856,7 +821,7 @@ class MemoryCatalogue:
     def __init__(self) -> None:
         self._agents: dict[tuple[str, str], RegisteredAgent] = {}
         self._texts: dict[str, tuple[float, Mapping[str, str]]] = {}
-        """When each was last in use, and the stems of its members, with spaces around them."""
+        """When each text was last in use, and the stems of its members, with spaces around them."""
 
     async def registered(self) -> Sequence[RegisteredAgent]:
         return sorted(self._agents.values(), key=lambda agent: (agent.name, agent.tenant))
@@ -893,13 +858,13 @@ class MemoryCatalogue:
                 self._texts[digest] = (
                     now,
                     {
-                        name: f" {' '.join(map(_stem, plain_words(member)))} "
+                        name: f" {' '.join(map(_stem, split_text(member)))} "
                         for name, member in members.items()
                     },
                 )
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
-        words = query_words(query)
+        words = split_query(query)
         found = []
         for digest in dict.fromkeys(among) if words else ():
             if (text := self._texts.get(digest)) is not None:
@@ -921,5 +886,5 @@ def _stem(word: str) -> str:
 
 def _weight(word: str, members: Mapping[str, str]) -> float:
     """The weight of the heaviest member that has the word."""
-    wanted = f" {_stem(word)}" if is_prefix(word) else f" {_stem(word)} "
+    wanted = f" {_stem(word)}" if finds_longer_words(word) else f" {_stem(word)} "
     return max((SEARCH_WEIGHTS[name] for name, stems in members.items() if wanted in stems), default=0.0)

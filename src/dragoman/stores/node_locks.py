@@ -1,8 +1,7 @@
-"""Which processes of this machine are alive, as the operating system knows it.
+"""Finds out which nodes of this machine are alive, by locks on files.
 
-Each node holds a lock on a file of its own. The kernel lets go of it when the process dies, however it dies, so
-whoever can take the lock knows that the node is gone, without waiting for its lease to lapse. A process that only stands
-still keeps its lock.
+Each node locks a file of its own. The kernel releases the lock when the process dies, in whatever way. So a process that gets
+the lock knows that the node is gone, without waiting for its leases to lapse. A process that is only paused keeps its lock.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_name() -> str:
-    """A name of this machine since its last start. Machines that share a folder may not see each other's locks."""
+    """A name of this machine since its last start. Machines that share a folder may not see the locks of each other."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -32,6 +31,8 @@ def machine_name() -> str:
 
 
 class NodeLocks:
+    """The locks of nodes in a folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
@@ -56,10 +57,10 @@ class NodeLocks:
             if _same(handle, self._path(node)):
                 self._held[node] = handle
                 return
-            os.close(handle)  # somebody tidied the file away between our opening and our locking it
+            os.close(handle)  # another process removed the file before it was locked
 
     def _create(self, node: str) -> int | None:
-        """The file of a new node, which is locked before anybody can see it. None if there is a file, or the file system has no links."""
+        """The file of a new node, locked before other processes can see it. None if it exists, or the file system has no links."""
         hidden = self._folder / f".{secrets.token_hex(8)}"
         handle = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
@@ -75,20 +76,18 @@ class NodeLocks:
     def drop(self, node: str) -> None:
         handle = self._held.pop(node, None)
         if handle is not None:
-            with suppress(
-                OSError
-            ):  # a file system that is read-only by now keeps the file: nobody holds its lock
+            with suppress(OSError):  # read-only by now: the file stays, without a lock
                 self._path(node).unlink(missing_ok=True)
             os.close(handle)
-            with suppress(OSError):  # others have files in it
+            with suppress(OSError):  # other nodes have files in it
                 self._folder.rmdir()
 
     def drop_all(self) -> None:
         for node in list(self._held):
             self.drop(node)
 
-    def dead(self, node: str) -> bool:
-        """Whether the process of `node` is known to be gone. Its file goes too."""
+    def is_dead(self, node: str) -> bool:
+        """True if the process of `node` is known to be gone. Removes its file."""
         if node in self._held or sys.platform == "win32":
             return False
         try:
@@ -101,7 +100,7 @@ class NodeLocks:
             if not _lock(handle):
                 return False
             if _same(handle, self._path(node)):
-                with suppress(OSError):  # a read-only file system keeps it
+                with suppress(OSError):  # a read-only file system
                     self._path(node).unlink(missing_ok=True)
             return True
         finally:
@@ -109,8 +108,8 @@ class NodeLocks:
 
     @contextmanager
     def dead_nodes(self) -> Iterator[list[str]]:
-        """The nodes that have a file here and whose processes are gone. None of them can come back inside of the block; at its end their
-        files go."""
+        """The nodes that have a file here and whose processes are gone. None of them can start inside the block. At its end their
+        files are removed."""
         locked: dict[str, int] = {}
         try:
             for name in self._names():
@@ -119,7 +118,7 @@ class NodeLocks:
                     locked[name] = handle
             yield list(locked)
             for node in locked:
-                with suppress(OSError):  # a read-only file system keeps it
+                with suppress(OSError):  # a read-only file system
                     self._path(node).unlink(missing_ok=True)
         finally:
             for handle in locked.values():
@@ -135,7 +134,7 @@ class NodeLocks:
         return [unquote(name.removesuffix(_SUFFIX)) for name in files]
 
     def _take(self, node: str) -> int | None:
-        """The lock of a node that nobody holds."""
+        """The lock of a node, if no process holds it."""
         try:
             handle = os.open(self._path(node), os.O_RDWR)
         except OSError:

@@ -27,9 +27,8 @@ _MAX_UNREAD_PIECES = 64
 class AsgiTransport:
     """A `Transport` to one application."""
 
-    def __init__(self, app: App, *, client: tuple[str, int] = ("127.0.0.1", 1)) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._client = client
         self._running: set[asyncio.Task[None]] = set()
         self._lifespan: _Lifespan | None = None
 
@@ -79,7 +78,7 @@ class AsgiTransport:
             "root_path": "",
             "query_string": parts.query.encode(),
             "headers": raw,
-            "client": self._client,
+            "client": ("127.0.0.1", 1),
             "server": (parts.hostname or "localhost", parts.port or 80),
             "state": dict(self._lifespan.state) if self._lifespan else {},
         }

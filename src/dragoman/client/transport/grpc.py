@@ -218,9 +218,8 @@ class Grpc:
             # A timeout would end the call, so we wait beside it.
             while not (await asyncio.wait((reading,), timeout=self._silence))[0]:
                 if not await self._is_alive(channel):
-                    if (
-                        channel is self._channel
-                    ):  # calls that still receive something over the old one may keep it
+                    # Calls that still receive something over the old channel may keep it.
+                    if channel is self._channel:
                         self._channel = self._open()
                     raise Unreachable(f"nothing came from {self.url} for {self._silence:g} s")
             message = reading.result()

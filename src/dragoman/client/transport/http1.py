@@ -22,6 +22,7 @@ from dragoman.errors import Unreachable
 _MAX_UNREAD_BYTES = 256 << 10
 """Above this the connection stops reading from the socket."""
 _MAX_HEAD_BYTES = 64 << 10
+_MAX_KEEP_ALIVE_SECONDS = 60.0
 _OVERHEAD_PER_BYTE = 16
 """How many bytes of chunk sizes, extensions and trailers are allowed for each byte of a body."""
 
@@ -296,5 +297,6 @@ def _keep_alive(value: str) -> float:
     for word in value.split(","):
         name, _, number = word.strip().partition("=")
         if name == "timeout" and number.isdecimal():
-            return max(0.5, float(number) - 1)  # close it before the peer does
+            seconds = float(number) - 1  # close it before the peer does
+            return min(max(0.5, seconds), _MAX_KEEP_ALIVE_SECONDS)
     return 0.0

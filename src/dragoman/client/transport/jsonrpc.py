@@ -71,7 +71,7 @@ class JsonRpc:
             )
             return self._result(response, await response.read())
         op = UNARY[type(request)]
-        request = self._named(call, request)
+        request = self._name_task(call, request)
         response = await self._post(call, op, request, "application/json")
         body = await response.read()
         if op is SEND and self._fast and (answer := read_model_event(body)) is not None:
@@ -85,7 +85,7 @@ class JsonRpc:
 
     async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
         op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
-        request = self._named(call, request)
+        request = self._name_task(call, request)
         response = await self._post(call, op, request, "text/event-stream")
         try:
             if not is_stream(response):
@@ -97,11 +97,9 @@ class JsonRpc:
                 if self._fast and (event := read_model_event(frame.data)) is not None:
                     return [event]
                 document = read_document(frame.data, self.url)
-                if "result" not in document:
-                    if "error" not in document and frame.event not in ("", "message"):
-                        return []  # a ping of another protocol
-                    raise self._read_error(document, 200)
-                return [_in_context(self.dialect.read_event(document["result"]), request)]
+                if not ("result" in document or "error" in document) and frame.event not in ("", "message"):
+                    return []  # a ping of another protocol
+                return [_in_context(self.dialect.read_event(self._result_in(document, 200)), request)]
 
             subscribed = isinstance(request, SubscribeToTask)
             async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
@@ -115,7 +113,7 @@ class JsonRpc:
             raise UnsupportedOperation(f"this agent speaks A2A {self.dialect.name}, which has no {op.name}")
         return await self._send(call, method, self.dialect.write_request(op, request), accept)
 
-    def _named(self, call: Call, request: _R) -> _R:
+    def _name_task(self, call: Call, request: _R) -> _R:
         """The request with the id of a new task, where the client chooses it.
 
         The same id for the same send, so that a repeated send does not make another task. Events of these versions do not
@@ -144,10 +142,12 @@ class JsonRpc:
         return response
 
     def _result(self, response: Response, body: bytes) -> Any:
-        document = read_document(body, self.url)
+        return self._result_in(read_document(body, self.url), response.status)
+
+    def _result_in(self, document: dict[str, Any], http: int) -> Any:
         if "result" in document and document.get("error") is None:
             return document["result"]
-        raise self._read_error(document, response.status)
+        raise self._read_error(document, http)
 
     def _check_done(self, response: Response, body: bytes) -> None:
         """Check an answer without a value. Some peers leave out a `result` that is null."""
@@ -178,6 +178,8 @@ class _EventResult(Struct, rename="camel", gc=False):
 
 class _EventAnswer(Struct, gc=False):
     result: _EventResult | None = None
+    error: None = None
+    """Anything else is for the dialect."""
 
 
 _decode_answer = msgspec.json.Decoder(_EventAnswer).decode
@@ -206,6 +208,7 @@ def read_model_event(answer: bytes) -> Event | None:
 
 class _TaskAnswer(Struct, gc=False):
     result: Task | None = None
+    error: None = None
 
 
 _decode_task = msgspec.json.Decoder(_TaskAnswer).decode

@@ -1,6 +1,7 @@
 """HTTP/1.1 over the network: keep-alive connections, TLS, proxies.
 
-Idle connections are kept for the next request, the most recently used first, and closed before the peer closes them.
+Idle connections are kept for the next request, the most recently used first, and closed before the peer closes them. That they are
+closed does not depend on another request: hosts may be named by strangers, and never asked again.
 There is no read timeout: the caller decides how long to wait, and TCP keep-alive notices a dead peer.
 """
 
@@ -13,6 +14,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
@@ -22,10 +24,14 @@ from dragoman.client.transport.transport import AddressBlocked, ConnectFailed, N
 _IDLE_SECONDS = 4.0
 """An idle connection is closed after this time. Common servers close it after 5 seconds, and must not be the first."""
 _MAX_IDLE_PER_HOST = 64
+_MAX_IDLE = 256
+"""For all hosts together. Then the one that was used least recently is closed."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 """Hosts that are never reached through the proxy of the environment."""
 _find_line_break = re.compile("[\r\n\0]").search
 _MAX_HOST_CHARS = 255
+_MAX_KEPT_CHARS = 1024
+"""Characters of a URL whose parts are remembered: strangers may name long ones."""
 _UNQUOTED = "!#$%&'()*+,/:;=?@[]~"
 
 
@@ -78,6 +84,8 @@ class HttpTransport:
         self._connect_timeout = connect_timeout
         self._dialled = dial
         self._idle: dict[_Destination, list[Connection]] = {}
+        """The ones used least recently first; no list is empty."""
+        self._sweeper: asyncio.TimerHandle | None = None
         self._open: set[Connection] = set()
         self._routes: dict[str, tuple[_Destination, str]] = {}
         self._closed = False
@@ -88,7 +96,7 @@ class HttpTransport:
         if self._closed:  # or a late call would open a connection that nobody closes
             raise RuntimeError("the client was closed")
         route, target = self._routes.get(url) or self._resolve(url)
-        address = url.partition("?")[0]  # a query may hold a key, and errors are logged
+        address = _without_secrets(url)
         head = _write_head(f"{method} {target} HTTP/1.1\r\nHost: {route.host_header}\r\n", headers)
         if body or method == "POST":
             head += b"Content-Length: %d\r\n" % len(body)
@@ -105,13 +113,15 @@ class HttpTransport:
 
     async def close(self) -> None:
         self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for connection in list(self._open):
             connection.abort()
         self._open.clear()
         self._idle.clear()
 
     def _resolve(self, url: str) -> tuple[_Destination, str]:
-        address = url.partition("?")[0]
+        address = _without_secrets(url)
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
@@ -136,21 +146,53 @@ class HttpTransport:
             target = f"http://{route.host_header}{target}"
         if len(self._routes) > 1000:
             self._routes.clear()
-        self._routes[url] = route, target
+        if len(url) <= _MAX_KEPT_CHARS:
+            self._routes[url] = route, target
         return route, target
 
     def _take(self, route: _Destination) -> Connection | None:
-        idle = self._idle.get(route)
         now = asyncio.get_running_loop().time()
-        while idle:
-            connection = idle.pop()
-            fresh = connection.usable and now - connection.idle_since < (
-                connection.keep_alive or _IDLE_SECONDS
-            )
-            if fresh and not connection.closed_by_peer():
+        while (connection := self._pop_idle(route, -1)) is not None:
+            if _is_fresh(connection, now) and not connection.closed_by_peer():
                 return connection
             self._discard(connection)
         return None
+
+    def _pop_idle(self, route: _Destination, at: int) -> Connection | None:
+        """Take an idle connection out of its list; `at`: 0 is the oldest, -1 the newest."""
+        if (idle := self._idle.get(route)) is None:
+            return None
+        connection = idle.pop(at)
+        if not idle:
+            del self._idle[route]
+        return connection
+
+    def _keep_idle(self, route: _Destination, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        idle_here = self._idle.setdefault(route, [])
+        if len(idle_here) >= _MAX_IDLE_PER_HOST:
+            self._discard(connection)
+            return
+        idle_here.append(connection)
+        if len(self._open) > _MAX_IDLE and sum(map(len, self._idle.values())) > _MAX_IDLE:
+            oldest = min(self._idle, key=lambda each: self._idle[each][0].idle_since)
+            if (discarded := self._pop_idle(oldest, 0)) is not None:
+                self._discard(discarded)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close the connections that have been idle for too long."""
+        loop = asyncio.get_running_loop()
+        now, before, self._idle = loop.time(), self._idle, {}
+        for route, idle in before.items():
+            for connection in idle:
+                if not _is_fresh(connection, now):
+                    self._discard(connection)
+            if fresh := [connection for connection in idle if connection.usable]:
+                self._idle[route] = fresh
+        self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep) if self._idle else None
 
     def _discard(self, connection: Connection) -> None:
         connection.abort()
@@ -180,17 +222,7 @@ class HttpTransport:
         return connection
 
     async def _dial(self, route: _Destination) -> Connection:
-        loop = asyncio.get_running_loop()
-
-        def idle(connection: Connection) -> None:
-            idle_here = self._idle.setdefault(route, [])
-            connection.idle_since = loop.time()
-            if len(idle_here) < _MAX_IDLE_PER_HOST:
-                idle_here.append(connection)
-            else:
-                self._discard(connection)
-
-        connection = Connection(idle, self._open.discard)
+        connection = Connection(partial(self._keep_idle, route), self._open.discard)
         proxy = self._proxy_for(route)
         if not proxy:
             context = self._context() if route.secure else None
@@ -249,6 +281,20 @@ class HttpTransport:
         if route.host in LOOPBACK_HOSTS or proxy_bypass(route.host):
             return ""
         return getproxies().get("https" if route.secure else "http", "")
+
+
+def _without_secrets(url: str) -> str:
+    """A URL for an error, which is logged and shown: its query may hold a key, and before the host may be a password."""
+    address = url.partition("?")[0]
+    if "@" not in address:
+        return address
+    scheme, slashes, rest = address.partition("//")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _is_fresh(connection: Connection, now: float) -> bool:
+    return connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE_SECONDS)
 
 
 def _write_head(start: str, headers: Mapping[str, str]) -> bytes:

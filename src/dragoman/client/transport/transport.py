@@ -119,7 +119,7 @@ def to_error(
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and status not in BY_HTTP:
         error = read(document, status)
     else:
-        error = _error_class(status)(f"{url} answered HTTP {status}{_describe_body(document, body)}")
+        error = error_class(status)(f"{url} answered HTTP {status}{_describe_body(document, body)}")
     error.retry_after = retry_after(response.headers.get("retry-after", ""))
     return error
 
@@ -127,7 +127,7 @@ def to_error(
 _TEMPORARY = (408, 425)
 
 
-def _error_class(status: int) -> type[A2AError]:
+def error_class(status: int) -> type[A2AError]:
     if status in BY_HTTP:
         return BY_HTTP[status]
     if status in (404, 405, 410):

@@ -81,6 +81,7 @@ async function logIn(token) {
 
 function loginForm(problem) {
   closeView();
+  me = null;
   const input = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true, spellcheck: "false" });
   const said = h("p.error", { role: "alert" }, problem || "");
   const form = h("form.login", {
@@ -202,6 +203,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 async function start() {
   me = await get("me");
   me.features ??= [];
+  closeView(); // of whoever was logged in before
   frame();
   navigate();
   if (has("dev")) followReloads();

@@ -25,16 +25,14 @@ export function auditView() {
     } catch (error) { fill(note, empty("The audit log could not be read", line(error.message, 300))); }
   }
 
-  const pick = (entry, ...names) => { for (const n of names) if (entry[n] !== undefined && entry[n] !== null && entry[n] !== "") return entry[n]; return ""; };
-
   function draw() {
     const wanted = filter.value.trim().toLowerCase();
     const found = entries.filter((e) => !wanted || JSON.stringify(e).toLowerCase().includes(wanted));
     fill(body, found.map((e) => h("tr", {},
-      h("td.nowrap.mono.small", { data: { label: "Time" } }, moment(pick(e, "time", "at"))),
-      h("td", { data: { label: "Who" } }, line(pick(e, "principal", "caller", "who", "actor"), 60) || "–"),
-      h("td", { data: { label: "What" } }, line(pick(e, "action", "operation", "method", "what", "event"), 80), " ", h("span.muted", {}, line(pick(e, "agent"), 40))),
-      h("td", { data: { label: "Outcome" } }, outcome(line(pick(e, "outcome", "result", "status", "error"), 80))),
+      h("td.nowrap.mono.small", { data: { label: "Time" } }, moment(e.at)),
+      h("td", { data: { label: "Who" } }, line(e.principal, 60) || "–"),
+      h("td", { data: { label: "What" } }, line(e.operation, 80), " ", h("span.muted", {}, line(e.agent, 40))),
+      h("td", { data: { label: "Outcome" } }, outcome(line(e.outcome, 80))),
       h("td", {}, h("details", {}, h("summary", {}, "JSON"), jsonTree(e, { open: 2, copy: false }))))));
     fill(note, !loaded ? null : !entries.length ? empty("No entries", "Nothing was audited yet. docs/operating.md says how to turn it on.") : next ? button("Older", () => load(next), { class: "quiet" }) : null);
   }

@@ -2,6 +2,7 @@
 
 import { del, get, post } from "./api.js";
 import { button, confirmed, copyIcon, debounce, dialog, empty, failure, fill, h, line, list, pill, plural, segment, toast, when } from "./dom.js";
+import { table } from "./panel.js";
 
 const HEALTH = new Map([["up", "good"], ["down", "bad"]]);
 const SIGNATURE = new Map(Object.entries({ valid: ["good", "A key of the agent's own host signed the card."], invalid: ["bad", "The signature does not match the card."],
@@ -21,14 +22,8 @@ export function catalogueView(there, me) {
       const { agents, total } = await get("catalogue", { text: text.value.trim() });
       if (mine !== asked) return;  // an answer to an older text
       note.textContent = total > agents.length ? `The best ${agents.length} of ${plural(total, "agent")}` : plural(total, "agent");
-      fill(body, agents.length ? table(agents) : text.value.trim() ? empty("Nothing matches", "Try other words: names, skills, tags and descriptions are searched.") : empty("No agents", "Register one, or serve some."));
+      fill(body, agents.length ? table("Agents of the catalogue", ["Agent", "Version", "Health", "Signature", "Skills", ""], agents.map(row)) : text.value.trim() ? empty("Nothing matches", "Try other words: names, skills, tags and descriptions are searched.") : empty("No agents", "Register one, or serve some."));
     } catch (error) { if (mine === asked) fill(body, empty("The catalogue could not be read", line(error.message, 300))); }
-  }
-
-  function table(agents) {
-    return h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": "Agents of the catalogue" }, h("table.stack", {},
-      h("thead", {}, h("tr", {}, ["Agent", "Version", "Health", "Signature", "Skills", ""].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, agents.map(row))));
   }
 
   function row(agent) {

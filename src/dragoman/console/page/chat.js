@@ -1,7 +1,7 @@
 // Chat with an agent: what it says as it says it, questions as forms, files both ways, and beside it every event and byte.
 
 import { converse, get, post } from "./api.js";
-import { badge, block, button, bytes, clock, copyButton, count, dialog, dict, eachFrame, empty, failure, fill, h, icon, iconButton, line, list, pill, plural, segment, stateName, tabs, toast } from "./dom.js";
+import { badge, block, button, bytes, clock, copyButton, count, dialog, dict, eachFrame, empty, failure, fill, FINAL, h, icon, iconButton, line, list, pill, plural, segment, stateName, tabs, toast, WAITING } from "./dom.js";
 import { eventOf, Fold } from "./fold.js";
 import { jsonTree } from "./json.js";
 import { PUBLIC, recordList, TaskLog } from "./log.js";
@@ -215,10 +215,11 @@ export class Conversation {
 
   async send(parts, { skill = "" } = {}) {
     this.hello.remove();
+    const last_seq = (this.agent && this.task && this.asker?.fold.last) || null; // the answer is to the question that is shown
     this.closeQuestion();
     this.running?.leave();
     const message = { role: "ROLE_USER", parts };
-    const body = { ...this.target, message, task: this.task, key: this.keyOf(this.task), context: this.context, skill: skill || null, credentials: this.credentials(), ...this.choice() };
+    const body = { ...this.target, message, task: this.task, key: this.keyOf(this.task), context: this.context, skill: skill || null, last_seq, credentials: this.credentials(), ...this.choice() };
     this.sent = body;
     this.transcript.append(h("div.bubble.user", {}, partsView(parts, { plain: true })));
     this.transcript.scrollTop = this.transcript.scrollHeight;
@@ -520,7 +521,7 @@ class AnswerView {
 
   render() {
     const { fold } = this;
-    const working = fold.notes.filter((n) => !["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED", "TASK_STATE_CANCELED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"].includes(n.state));
+    const working = fold.notes.filter((n) => !FINAL.has(n.state) && !WAITING.has(n.state));
     if (working.length !== this.drawn.notes) {
       this.drawn.notes = working.length;
       const rest = working.slice(0, -1);
@@ -553,10 +554,10 @@ class AnswerView {
     return said !== "" && (above.includes(said) || above.join("") === said);
   }
 
-  /** Follow it no longer: the conversation goes on with another message. */
   /** Its question has an answer, or the task has none any more: it does not wait. */
   answered(word) { this.badge?.replaceWith(pill(word)); }
 
+  /** Follow it no longer: the conversation goes on with another message. */
   leave() {
     this.stop.abort();
     this.ended = true;

@@ -19,12 +19,7 @@ export function hubView(there, me) {
   const node = h("div.view", {}, head, body);
   let now = there;
 
-  function close() {
-    for (const each of body.querySelectorAll(".stackview")) clearInterval(each.timer);
-  }
-
   function draw() {
-    close();
     const [tenant, tab = "agents", item] = now.rest;
     if (operator && !tenant) {
       fill(head, h("h1", {}, "Hub"));
@@ -35,10 +30,12 @@ export function hubView(there, me) {
     const base = `hub/tenants/${segment(named)}`, manage = operator ? `hub/admin/tenants/${segment(named)}` : base, manages = operator || me.scope === "admin";
     const to = (...rest) => ["#hub", segment(named), ...rest.map(segment)].join("/");
     fill(head, operator ? [h("h1.offscreen", {}, `Tenant ${line(named, 80)}`), h("nav.crumbs", { "aria-label": "Where you are" }, h("a", { href: "#hub" }, "Hub"), " / ", line(named, 60))] : h("h1", {}, line(named, 80)));
+    let drawn = false;
+    const one = (id) => (item && tab === id && !drawn ? item : ""); // whoever selects a tab wants its list
     const entries = [
-      ["agents", "Agents", () => (item && tab === "agents" ? agentEditor(base, item, to) : agents(base, to))],
-      ["conversations", "Conversations", () => (item && tab === "conversations" ? conversation(base, item, to) : conversations(base, to))],
-      ["requests", "Requests", () => (item && tab === "requests" ? openTask(base, item) : requests(base, to))],
+      ["agents", "Agents", () => (one("agents") ? agentEditor(base, item, to) : agents(base, to))],
+      ["conversations", "Conversations", () => (one("conversations") ? conversation(base, item, to) : conversations(base, to))],
+      ["requests", "Requests", () => (one("requests") ? openTask(base, item) : requests(base, to))],
       ["memory", "Memory", () => memory(base)],
       ["files", "Files", () => files(base)],
       ["schedules", "Schedules", () => schedules(base, to)],
@@ -46,14 +43,22 @@ export function hubView(there, me) {
       ["policy", "Policy", () => policy(manage, operator)],
       ...(manages ? [["tokens", "Tokens", () => tokens(manage)], ["tenant", "Tenant", () => tenantSettings(manage, named, operator)]] : []),
     ];
-    let ready = false;
     fill(body, tabs(entries, { label: `Tenant ${line(named, 60)}`, selected: tab, keep: false,
-      onselect: (id) => { if (ready && (id !== tab || item)) location.hash = to(id).slice(1); } }));
-    ready = true;
+      onselect: (id) => {
+        if (!drawn) return;
+        now = { ...now, rest: [named, id] };
+        location.hash = to(id).slice(1);
+      } }));
+    drawn = true;
   }
 
   draw();
-  return { title: "Hub", node, update(next) { now = next; draw(); return true; }, close };
+  return { title: "Hub", node, update(next) {
+    const same = next.rest.join("/") === now.rest.join("/"); // a tab that was selected is drawn already
+    now = next;
+    if (!same) draw();
+    return true;
+  } };
 }
 
 // -- agents and constitutions -----------------------------------------------------------------------------------
@@ -161,15 +166,15 @@ function diffView(before, after) {
 // -- conversations ----------------------------------------------------------------------------------------------
 
 function conversations(base, to) {
-  let before = 0, rows = [];
+  let before = null, rows = [];
   return panel(async (again) => {
-    const page = await get(`${base}/conversations`, { limit: PAGE, before_updated_at: before || undefined });
+    const page = await get(`${base}/conversations`, { limit: PAGE, before_updated_at: before?.updated_at, before_id: before?.id });
     rows = before ? [...rows, ...page.conversations.filter((c) => !rows.some((r) => r.id === c.id))] : page.conversations;
     return { state: before ? null : rows, content: rows.length ? [
       table("Conversations", ["Conversation", "Agent", "Messages", "Changed"], rows.map((c) => h("tr", {},
         cell("Conversation", [h("a", { href: to("conversations", c.id) }, line(c.title, 120) || `conversation ${count(c.id)}`), " ", c.archived ? pill("archived") : null], { class: "grow" }),
         cell("Agent", line(c.agent_id, 40)), cell("Messages", count(c.message_count), { class: "num" }), cell("Changed", at(c.updated_at))))),
-      page.conversations.length === PAGE ? button("Load more", () => { before = rows.at(-1).updated_at; again(); }, { class: "quiet" }) : null,
+      page.conversations.length === PAGE ? button("Load more", () => { before = rows.at(-1); again(); }, { class: "quiet" }) : null,
     ] : empty("No conversations", "They are created with the native API, or by `dragoman chat`.") };
   });
 }
@@ -232,7 +237,7 @@ function requests(base, to) {
       cell("Agent", h("a", { href: `#tasks?agent=${segment(r.agent_id)}&tenant=${base.split("/").at(-1)}` }, line(r.agent_id, 40))),
       cell("State", pill(line(r.state, 30), STATE_TONES[r.state] || "idle")),
       cell("Started", at(r.started_at)), cell("Took", r.completed_at ? (r.completed_at > r.started_at ? `${count(r.completed_at - r.started_at)} s` : "< 1 s") : "–"),
-      cell("", r.completed_at ? null : button("Cancel", act(() => post(`${base}/requests/${segment(r.request_id)}/cancel`), again, "The request is being canceled."), { class: "small danger" })))))
+      cell("", r.completed_at ? button("Delete", async () => { if (await confirmed("Delete this request?", "Its task is deleted, with its log and those of the agents that worked for it.", "Delete it")) act(() => del(`${base}/requests/${segment(r.request_id)}`), again)(); }, { class: "small quiet" }) : button("Cancel", act(() => post(`${base}/requests/${segment(r.request_id)}/cancel`), again, "The request is being canceled."), { class: "small danger" })))))
       : empty("No requests", "Whatever is sent to an agent of this tenant appears here.") };
   });
 }
@@ -289,7 +294,7 @@ function schedules(base, to) {
       all.length ? table("Schedules", ["What", "When", "Agent", "Next", "Runs", ""], all.map((s) => h("tr", {},
         cell("What", line(s.message, 160), { class: "grow" }), cell("When", line(s.schedule_phrase, 80)), cell("Agent", line(s.agent_id, 40)),
         cell("Next", s.status === "active" ? [at(s.next_fire_at, until), h("div.muted", {}, line(s.next_run, 40))] : pill(line(s.status, 20))), cell("Runs", count(s.run_count), { class: "num" }),
-        cell("", [s.status === "done" ? null : button(s.status === "active" ? "Pause" : "Resume", pause(s), { class: "small" }), " ", button("Delete", remove(s), { class: "small quiet" })], { class: "nowrap" })))) : empty("No schedules", "Say when, and what to ask."),
+        cell("", [s.status === "completed" ? null : button(s.status === "active" ? "Pause" : "Resume", pause(s), { class: "small" }), " ", button("Delete", remove(s), { class: "small quiet" })], { class: "nowrap" })))) : empty("No schedules", "Say when, and what to ask."),
       runs.length ? [h("h2", {}, "Runs"), table("Runs", ["Run", "State", "Started"], runs.slice(0, 50).map((r) => h("tr", {}, cell("Run", [r.request_id ? taskOf(to, r.request_id) : h("span.muted", {}, "not started"), r.error_message ? h("div.errortext", {}, line(r.error_message, 200)) : r.result_summary ? h("div.small.muted", {}, line(r.result_summary, 200)) : null], { class: "grow" }), cell("State", pill(line(r.status, 30), STATE_TONES[r.status] || "idle")), cell("Started", at(r.started_at)))))] : null,
     ] };
   });

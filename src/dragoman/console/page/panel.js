@@ -37,7 +37,10 @@ export function panel(load, { refresh = true } = {}) {
   }
   node.redraw = () => draw(true);
   draw(true);
-  if (refresh) node.timer = setInterval(() => { if (busy || ++ticks % REFRESH_SECONDS === 0) draw(); }, 1000);
+  const timer = refresh && setInterval(() => {
+    if (!node.isConnected) clearInterval(timer);
+    else if (busy || ++ticks % REFRESH_SECONDS === 0) draw();
+  }, 1000);
   return node;
 }
 

@@ -59,7 +59,7 @@ export function taskView(there, me) {
         ["Node", lease],
         ...(whose(row) ? [[row.tenant ? "Tenant" : "Caller", line(whose(row), 40)]] : []),
       ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-      row.question && WAITING.has(row.state) ? h("p.asks", { dir: "auto" }, h("strong", {}, "Waits for an answer: "), line(row.question.text ?? row.question, 400)) : null);
+      row.question && WAITING.has(row.state) ? h("p.asks", { dir: "auto" }, h("strong", {}, "Waits for an answer: "), line(row.question, 400)) : null);
   }
 
   async function cancel() {
@@ -183,7 +183,7 @@ export function taskView(there, me) {
     const found = full?.children || [], drawn = JSON.stringify([found, full?.parent]);
     if (drawn === childrenDrawn) return; // what somebody opened stays open
     childrenDrawn = drawn;
-    fill(children, full?.parent ? h("p", {}, full.parent.kind === "fork" ? `A copy, up to record ${count(full.parent.record)}, of ` : "Part of ", full.parent.key ? h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.agent || full.parent.taskId, 60)) : line(full.parent.taskId, 60)) : null,
+    fill(children, full?.parent ? h("p", {}, `A copy, up to record ${count(full.parent.record)}, of `, h("a", { href: `#task/${segment(full.parent.key)}` }, line(full.parent.taskId, 60))) : null,
       found.length ? h("ul.tree", {}, found.map((child) => childNode(child, key))) : empty("No children", "This task has called no other agent."));
   }
 

@@ -1,7 +1,7 @@
 // Tasks: a live table with filters, how many are in each state, and what waits for a person.
 
 import { follow, get } from "./api.js";
-import { badge, button, count, debounce, empty, fill, h, line, pill, plural, segment, stateName, STATES, WAITING, when } from "./dom.js";
+import { badge, button, count, debounce, eachFrame, empty, fill, h, line, pill, plural, segment, stateName, STATES, WAITING, when } from "./dom.js";
 import { choosesTenant, ofTenant, tenantNames, tenantSelect, whose } from "./tenant_choice.js";
 
 const PAGE = 50;
@@ -62,6 +62,7 @@ export function tasksView(there, me) {
   }
 
   const soon = debounce(() => load(), 400);
+  const redraw = eachFrame(draw);
   const made = new Map();
 
   function draw() {
@@ -108,8 +109,6 @@ export function tasksView(there, me) {
       redraw();
     },
   });
-  let asked = false;
-  function redraw() { if (!asked) { asked = true; requestAnimationFrame(() => { asked = false; draw(); }); } }
 
   draw();
   load();
@@ -137,7 +136,7 @@ function rowView(row) {
   return h("tr", {},
     h("td", { data: { label: "State" } }, badge(row.state), waits ? h("div.small.waitfor", {}, "for ", when(row.updated, waited)) : null),
     h("td.grow", { data: { label: "Task" } }, h("a.taskname", { href: `#task/${segment(row.key)}`, dir: "auto" }, line(row.text, 140) || h("span.muted", {}, "no text")),
-      row.question && waits ? h("div.question", { dir: "auto" }, line(typeof row.question === "string" ? row.question : row.question.text, 200), " ",
+      row.question && waits ? h("div.question", { dir: "auto" }, line(row.question, 200), " ",
         h("a.small", { href: `#chat/${segment(row.agent)}?task=${segment(row.key)}${ofTenant(row.tenant, "&")}` }, "Answer")) : null,
       h("div.small.muted.mono.ellipsis", {}, line(row.id, 60))),
     h("td", { data: { label: "Agent" } }, h("a", { href: `#agents/${segment(row.agent)}${ofTenant(row.tenant)}` }, line(row.agent, 40)), whose(row) ? h("div.small.muted.ellipsis", { title: line(whose(row), 200) }, line(whose(row), 40)) : null),

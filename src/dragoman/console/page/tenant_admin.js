@@ -38,7 +38,7 @@ export function tenantList() {
       showSecret(token, "The tenant's callers send it as a bearer token.");
       found.redraw();
     } catch (error) { failure(error); }
-  } }, name, h("button.button.primary", { type: "submit" }, "Create a tenant"));
+  } }, name, h("button.button.primary", { type: "submit" }, "Create a tenant"), h("span.grow"), button("Rotate the admin token", rotateAdmin, { class: "quiet" }));
   return h("div.stackview", {}, form, found);
 }
 
@@ -112,17 +112,34 @@ function tokenRow(one, t, again) {
 }
 
 function rotate(path, t, again) {
-  const overlap = choice("The old token stays valid for", OVERLAPS), ends = choice("The new token is valid for", ENDS);
-  const box = dialog(`Rotate ${line(t.name, 60)}`, h("form.stackview", { onsubmit: async (event) => {
+  const ends = choice("The new token is valid for", t.expires_at ? [["as long as the old one", 0], ...ENDS.slice(0, -1)] : ENDS);
+  rotation(line(t.name, 60), "A new token of the same name and scope takes its place. If the old one does not stay valid, what it began stops.", async (overlap) => {
+    const { secret } = await post(`${path}/rotate`, { ...overlap, ...(Number(ends.value) ? { expires_in: Number(ends.value) } : {}) });
+    again();
+    return secret;
+  }, field("The new token is valid for", ends));
+}
+
+/** Sessions of operators end with the admin token, so this one begins again with the new token. */
+function rotateAdmin() {
+  rotation("the admin token", "A new token takes its place. Operators log in to this console again, with the new one, or with the old one while that is valid.", async (overlap) => {
+    const { token } = await post("hub/admin/rotate-token", overlap);
+    post("session", { token }).catch(failure);
+    return token;
+  });
+}
+
+/** Asks how long the old token stays valid, and shows the new one, which `make` returns. */
+function rotation(name, why, make, more) {
+  const overlap = choice("The old token stays valid for", OVERLAPS);
+  const box = dialog(`Rotate ${name}`, h("form.stackview", { onsubmit: async (event) => {
     event.preventDefault();
     try {
-      const { secret } = await post(`${path}/rotate`, { overlap_seconds: Number(overlap.value), ...(Number(ends.value) ? { expires_in: Number(ends.value) } : {}) });
+      const secret = await make({ overlap_seconds: Number(overlap.value) });
       box.close();
       showSecret(secret, Number(overlap.value) ? `The old one is valid for ${overlap.selectedOptions[0].textContent} more.` : "The old one is refused from now on.");
-      again();
     } catch (error) { failure(error); }
-  } }, h("p", {}, "A new token of the same name and scope takes its place. If the old one does not stay valid, what it began stops."),
-  field("The old token stays valid for", overlap), field("The new token is valid for", ends), h("div.row.end", {}, h("button.button.primary", { type: "submit" }, "Rotate it"))));
+  } }, h("p", {}, why), field("The old token stays valid for", overlap), more, h("div.row.end", {}, h("button.button.primary", { type: "submit" }, "Rotate it"))));
 }
 
 // -- policy -----------------------------------------------------------------------------------------------------
@@ -153,6 +170,7 @@ const MEMBERS = [
   ["tokens_per_day", "Tokens of models a day", "0: no limit"],
   ["cost_per_day", "Money a day", "in the currency of the hub's prices; 0: no limit"],
   ["reads_per_min", "Reads a minute", "requests that start nothing"],
+  ["max_open_requests", "Open requests", "at one hub at the same time, with streams"],
   ["max_agents", "Agents", ""],
   ["max_versions", "Versions of an agent", ""],
   ["max_conversations", "Conversations", ""],

@@ -2,6 +2,7 @@
 
 import { follow, get, post } from "./api.js";
 import { block, button, clock, copyButton, count, empty, failure, fill, h, line, pill, segment, toast, when } from "./dom.js";
+import { table } from "./panel.js";
 
 const MAX_DELIVERIES = 200;
 
@@ -58,13 +59,11 @@ export function webhookTable(webhooks, changed) {
   const again = (hook, from) => async () => {
     try { await post(`webhooks/${segment(hook.key)}/redeliver`, { from }); toast("It is being delivered again."); changed?.(); } catch (error) { failure(error); }
   };
-  return h("div.tablewrap", { tabindex: "0", role: "region", "aria-label": "Webhooks" }, h("table.stack", {},
-    h("thead", {}, h("tr", {}, ["Address", "Task", "Delivered", "Attempts", "Last error", ""].map((t) => h("th", { scope: "col" }, t)))),
-    h("tbody", {}, webhooks.map((w) => h("tr", {},
-      h("td.grow", { data: { label: "Address" } }, h("code", {}, line(w.url, 120)), " ", w.dead ? pill("given up", "bad") : w.pending ? pill(`${count(w.pending)} pending`, "wait") : pill("up to date", "good")),
-      h("td", { data: { label: "Task" } }, w.task ? h("a.mono.small", { href: `#task/${segment(w.taskKey || w.task)}` }, line(w.task, 13)) : "–"),
-      h("td.nowrap", { data: { label: "Delivered" } }, `${count(w.cursor)} of ${count(w.last)}`),
-      h("td.num", { data: { label: "Attempts" } }, count(w.attempts)),
-      h("td", { data: { label: "Last error" } }, w.lastError ? h("span.errortext", {}, line(w.lastError, 200)) : "–", w.nextAttempt ? h("div.small.muted", {}, "next ", when(w.nextAttempt, (t) => { const ms = Date.parse(t) - Date.now(); return ms > 0 ? `in ${Math.ceil(ms / 1000)} s` : "now"; })) : null),
-      h("td.nowrap", {}, button("Redeliver", again(w, null), { class: "small" }), " ", button("From the start", again(w, 0), { class: "small quiet" })))))));
+  return table("Webhooks", ["Address", "Task", "Delivered", "Attempts", "Last error", ""], webhooks.map((w) => h("tr", {},
+    h("td.grow", { data: { label: "Address" } }, h("code", {}, line(w.url, 120)), " ", w.dead ? pill("given up", "bad") : w.pending ? pill(`${count(w.last - w.cursor)} pending`, "wait") : pill("up to date", "good")),
+    h("td", { data: { label: "Task" } }, w.task ? h("a.mono.small", { href: `#task/${segment(w.task)}` }, line(w.task, 13)) : "–"),
+    h("td.nowrap", { data: { label: "Delivered" } }, `${count(w.cursor)} of ${count(w.last)}`),
+    h("td.num", { data: { label: "Attempts" } }, count(w.attempts)),
+    h("td", { data: { label: "Last error" } }, w.lastError ? h("span.errortext", {}, line(w.lastError, 200)) : "–", w.nextAttempt ? h("div.small.muted", {}, "next ", when(w.nextAttempt, (t) => { const ms = Date.parse(t) - Date.now(); return ms > 0 ? `in ${Math.ceil(ms / 1000)} s` : "now"; })) : null),
+    h("td.nowrap", {}, button("Redeliver", again(w, null), { class: "small" }), " ", button("From the start", again(w, 1), { class: "small quiet" })))));
 }

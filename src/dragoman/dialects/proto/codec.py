@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from google.protobuf.json_format import MessageToJson
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dragoman.dialects.legacy_values import status_of
 from dragoman.dialects.pieces import group_parts
 from dragoman.dialects.proto.documents import document_reader, document_writer
-from dragoman.dialects.proto.messages import POOL, unmapped
+from dragoman.dialects.proto.messages import POOL, document_type
 from dragoman.dialects.proto.values import json_for_protobuf
 from dragoman.dialects.reading import Malformed
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
@@ -87,7 +87,7 @@ class Codec:
         """The message of a request; `read_message` makes the request of it. Raises `InvalidParams`."""
         kind = self.requests[op]
         try:
-            return _reading(kind).FromString(body)
+            return document_type(kind).FromString(body)
         except DecodeError:
             raise InvalidParams(f"this is not a {kind.DESCRIPTOR.name}") from None
 
@@ -119,7 +119,7 @@ class Codec:
     def read_result(self, op: Op, body: bytes) -> Any:
         """Raises `InvalidAgentResponse`."""
         try:
-            kind = self.results[op]
+            kind = document_type(self.results[op])
             return self.result_from(op, document_reader(kind.DESCRIPTOR)(kind.FromString(body)))
         except (DecodeError, Malformed) as wrong:
             raise InvalidAgentResponse(f"the peer's answer makes no sense: {wrong}") from None
@@ -158,12 +158,9 @@ class Codec:
 
     def _item(self, field: str, value: Any) -> bytes:
         """An artifact, or a message of the history, as it is in a task."""
-        message = self.results[GET]()
         within: dict[str, Any] = {field: (value,)}
-        document_writer(message.DESCRIPTOR)(
-            message, self.result_to(GET, Task(id="", status=_NO_STATUS, **within))
-        )
-        item: bytes = getattr(message, field)[0].SerializeToString()
+        task = _message(self.results[GET], self.result_to(GET, Task(id="", status=_NO_STATUS, **within)))
+        item: bytes = getattr(task, field)[0].SerializeToString()
         return item
 
     def read_event(self, body: bytes) -> Event:
@@ -192,9 +189,6 @@ class Codec:
 
     def _event(self, event: Event, *, last: bool) -> bytes:
         return _encode(self.event, self.event_to(event, last=last))
-
-
-_reading = lru_cache(None)(unmapped)
 
 
 def has_more_messages(nodes: int, message: Any) -> bool:
@@ -234,10 +228,13 @@ def _varint(number: int) -> bytes:
 
 
 def _encode(kind: Any, document: dict[str, Any]) -> bytes:
-    message = kind()
-    document_writer(kind.DESCRIPTOR)(message, document)
-    body: bytes = message.SerializeToString()
+    body: bytes = _message(kind, document).SerializeToString()
     return body
+
+
+def _message(kind: Any, document: dict[str, Any]) -> Any:
+    made = document_type(kind)
+    return made(**document_writer(made.DESCRIPTOR)(document))
 
 
 def _write_answer(value: Any, write: Callable[[Any], bytes]) -> bytes:

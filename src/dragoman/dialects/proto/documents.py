@@ -1,4 +1,5 @@
-"""Messages of protobuf as the documents of their JSON form, and back. The dialects of JSON read and write those.
+"""Messages of protobuf as the documents of their JSON form, and back. The dialects of JSON read and write those. The messages
+are of types whose fields have their JSON names (`messages.document_type`), so that protobuf fills most of a message by itself.
 
 Members have their JSON names, enums the names of their values, timestamps their text. Bytes stay bytes. A document has every
 text, flag, enum and list of its message, also if it is empty; numbers and messages only if they are there. Unknown members of
@@ -22,7 +23,7 @@ from dragoman.dialects.proto.values import (
 from dragoman.dialects.reading import Malformed
 
 Read = Callable[[Any], Any]
-Write = Callable[[Any, Any], None]
+Write = Callable[[Any], Any]
 
 _NUMBERS = (1, 2, 3, 4, 5, 6, 7, 13, 15, 16, 17, 18)
 """The types of fields that are numbers, as descriptor.proto counts them."""
@@ -85,50 +86,33 @@ def _read_enum(names: dict[int, str], number: int) -> str:
 
 
 @cache
-def document_writer(descriptor: Any) -> Callable[[Any, dict[str, Any]], None]:
-    """Fills empty messages of a type. It raises TypeError or ValueError for what protobuf cannot carry."""
+def document_writer(descriptor: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Makes of a document what the constructor of the message takes. It raises TypeError or ValueError for what protobuf cannot
+    carry, and so does the constructor."""
     if descriptor.full_name in _KNOWN:
         return _KNOWN[descriptor.full_name][1]
-    writers = {field.json_name: (field.name, _writer(field)) for field in descriptor.fields}
+    names = frozenset(field.name for field in descriptor.fields)
+    writers = {field.name: write for field in descriptor.fields if (write := _writer(field)) is not None}
+    written = frozenset(writers)
 
-    def write_document(message: Any, document: dict[str, Any]) -> None:
-        if not document:
-            message.SetInParent()  # an empty one, too, is there
-        for member, value in document.items():
-            if member in writers:
-                name, write = writers[member]
-                if write is None:
-                    setattr(message, name, value)
-                else:
-                    write(getattr(message, name), value)
+    def write_document(document: dict[str, Any]) -> dict[str, Any]:
+        if not names.issuperset(document):
+            document = {name: value for name, value in document.items() if name in names}
+        if found := written.intersection(document):
+            document = document.copy()
+            for name in found:
+                document[name] = writers[name](document[name])
+        return document
 
     return write_document
 
 
 def _writer(field: Any) -> Write | None:
-    """Fills the message, list or map in a field. None if the field has a plain value."""
+    """Writes the value of a field. None if that stays as it is."""
     if _is_map(field):
-        inner = field.message_type.fields_by_name["value"].message_type
-        return _update if inner is None else partial(_write_map, document_writer(inner))
-    if field.message_type is not None:
-        write = document_writer(field.message_type)
-        return partial(_write_all, write) if field.is_repeated else write
-    return _extend if field.is_repeated else None
-
-
-def _extend(place: Any, values: Any) -> None:
-    place.extend(values)
-
-
-def _update(place: Any, values: Any) -> None:
-    place.update(values)
-
-
-def _write_all(write: Write, place: Any, values: Any) -> None:
-    for value in values:
-        write(place.add(), value)
-
-
-def _write_map(write: Write, place: Any, values: Any) -> None:
-    for key, value in values.items():
-        write(place[key], value)
+        each = _writer(field.message_type.fields_by_name["value"])
+        return None if each is None else lambda value: {key: each(item) for key, item in value.items()}
+    if field.message_type is None:
+        return None
+    write = document_writer(field.message_type)
+    return (lambda values: [write(value) for value in values]) if field.is_repeated else write

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf import struct_pb2
 from google.protobuf.message import DecodeError
-from google.protobuf.struct_pb2 import Struct
 
+from dragoman.dialects.proto.messages import document_type
 from dragoman.dialects.proto.values import json_for_protobuf, read_struct, write_struct
 from dragoman.errors import InvalidParams, InvalidRequest
 from dragoman.model.ops import EXTENSION, ExtensionCall, Op
 
 SERVICE, METHOD = "dragoman.v1.Extensions", "Call"
+_Struct = document_type(struct_pb2.Struct)
 
 
 class ExtensionCodec:
@@ -24,18 +26,17 @@ class ExtensionCodec:
     service = SERVICE
     methods = {EXTENSION: METHOD}
 
-    def parsed(self, op: Op, body: bytes) -> Struct:
-        message = Struct()
+    def parsed(self, op: Op, body: bytes) -> Any:
         try:
-            message.ParseFromString(body)
+            return _Struct.FromString(body)
         except DecodeError:
             raise InvalidRequest("the request is no google.protobuf.Struct") from None
-        return message
 
-    def tenant_of(self, message: Struct) -> str:
-        return message.fields["tenant"].string_value if "tenant" in message.fields else ""
+    def tenant_of(self, message: Any) -> str:
+        named = [entry.value.stringValue for entry in message.fields if entry.key == "tenant"]
+        return named[-1] if named else ""
 
-    def read_message(self, op: Op, message: Struct, *, max_nodes: int) -> ExtensionCall:
+    def read_message(self, op: Op, message: Any, *, max_nodes: int) -> ExtensionCall:
         document = read_struct(message)
         method, params = document.get("method"), document.get("params", {})
         if not isinstance(method, str) or not isinstance(params, dict):
@@ -47,13 +48,9 @@ class ExtensionCodec:
 
 
 def write_body(document: dict[str, Any]) -> bytes:
-    message = Struct()
-    write_struct(message, json_for_protobuf(document))
-    written: bytes = message.SerializeToString()
+    written: bytes = _Struct(**write_struct(json_for_protobuf(document))).SerializeToString()
     return written
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    message = Struct()
-    message.ParseFromString(body)
-    return read_struct(message)
+    return read_struct(_Struct.FromString(body))

@@ -24,7 +24,7 @@ class _Codec(Codec):
     name, version = _DIALECT.name, _DIALECT.version
     service = "a2a.v1.A2AService"
     methods = V0_3Proto.methods
-    sent_parts = "request", "content"
+    sent_parts = "message", "content"
     marks_last = True
 
     def request_from(self, op: Op, document: dict[str, Any]) -> Request:

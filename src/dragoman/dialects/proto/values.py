@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.reading import Malformed
-from dragoman.model.content import Part
 from dragoman.model.ids import timestamp
+from dragoman.model.task import Task
 
 _EXACT = float(2**53)
 MAX_JSON_DEPTH = 30
@@ -26,58 +26,46 @@ MANY_VALUES = 20_000
 """So many take several milliseconds to write, one by one, in Python."""
 
 
-def write_struct(struct: Any, document: dict[str, Any], depth: int = 1) -> None:
-    if not document:
-        struct.SetInParent()  # an empty one, too, is there
-    fields = struct.fields
-    for name, item in document.items():
-        write_value(fields[name], item, depth)
+def write_struct(document: dict[str, Any], depth: int = 1) -> dict[str, Any]:
+    return {"fields": [{"key": name, "value": write_value(item, depth)} for name, item in document.items()]}
 
 
-def write_value(value: Any, item: Any, depth: int = 0) -> None:
+def write_value(item: Any, depth: int = 0) -> dict[str, Any]:
     kind = type(item)
     if kind is str:
-        value.string_value = item
-    elif kind is bool:
-        value.bool_value = item
-    elif item is None:
-        value.null_value = 0
-    elif kind is int or kind is float:
-        value.number_value = item
-    elif depth > MAX_JSON_DEPTH:
+        return {"stringValue": item}
+    if kind is bool:
+        return {"boolValue": item}
+    if item is None:
+        return {"nullValue": 0}
+    if kind is int or kind is float:
+        return {"numberValue": item}
+    if depth > MAX_JSON_DEPTH:
         raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
-    elif isinstance(item, dict):
-        write_struct(value.struct_value, item, depth + 1)
-    elif isinstance(item, list | tuple):
-        value.list_value.SetInParent()
-        add = value.list_value.values.add
-        for each in item:
-            write_value(add(), each, depth + 1)
-    else:
-        raise TypeError(f"{kind.__name__} is not JSON")
+    if isinstance(item, dict):
+        return {"structValue": write_struct(item, depth + 1)}
+    if isinstance(item, list | tuple):
+        return {"listValue": {"values": [write_value(each, depth + 1) for each in item]}}
+    raise TypeError(f"{kind.__name__} is not JSON")
 
 
 def read_struct(struct: Any) -> dict[str, Any]:
-    fields = struct.fields
-    if hasattr(
-        fields, "add"
-    ):  # a list of entries (`messages.unmapped`); of two with one name the last counts
-        return {entry.key: read_value(entry.value) for entry in fields}
-    return {name: read_value(value) for name, value in fields.items()}
+    # Of two with one name, the last counts.
+    return {entry.key: read_value(entry.value) for entry in struct.fields}
 
 
 def read_value(value: Any) -> Any:
     kind = value.WhichOneof("kind")
-    if kind == "string_value":
-        return value.string_value
-    if kind == "number_value":
-        return _read_number(value.number_value)
-    if kind == "bool_value":
-        return value.bool_value
-    if kind == "struct_value":
-        return read_struct(value.struct_value)
-    if kind == "list_value":
-        return [read_value(each) for each in value.list_value.values]
+    if kind == "stringValue":
+        return value.stringValue
+    if kind == "numberValue":
+        return _read_number(value.numberValue)
+    if kind == "boolValue":
+        return value.boolValue
+    if kind == "structValue":
+        return read_struct(value.structValue)
+    if kind == "listValue":
+        return [read_value(each) for each in value.listValue.values]
     return None
 
 
@@ -92,12 +80,9 @@ def _read_number(number: float) -> int | float:
 def has_many_values(answer: Any) -> bool:
     """True if `data` and `metadata` of an answer have more than `MANY_VALUES` in them."""
     left = MANY_VALUES
-    inside = [answer] if isinstance(answer, _CONTAINERS) else []
+    inside = _json_of(answer) if type(answer) is Task else [answer] if isinstance(answer, _CONTAINERS) else []
     while inside:
         each = inside.pop()
-        if type(each) is Part:
-            inside += [json for json in (each.data, each.metadata) if json and isinstance(json, _CONTAINERS)]
-            continue
         found: Any
         if isinstance(each, Struct):
             found = [getattr(each, name) for name in each.__struct_fields__]
@@ -113,22 +98,38 @@ def has_many_values(answer: Any) -> bool:
 _CONTAINERS = (dict, list, tuple, Struct)
 
 
-def write_moment(moment: Any, text: str) -> None:
-    """Leave out an invalid timestamp, which a peer of another version may have sent."""
-    if (since := _since_epoch(text)) is not None:
-        moment.seconds, moment.nanos = since
+def _json_of(task: Task) -> list[Any]:
+    """All `data` and `metadata` of a task that is there, found faster than by looking at every field."""
+    found: list[Any] = [task.metadata, task.status]
+    for each in task.artifacts + task.history:
+        if each.metadata:
+            found.append(each.metadata)
+        for part in each.parts:
+            if part.text is None or part.metadata:
+                found.append(part)
+    return found
+
+
+_MAX_CACHED_CHARACTERS = 64
+"""Of a timestamp: a peer may have sent any text."""
+
+
+def write_moment(text: str) -> dict[str, int] | None:
+    """None for an invalid timestamp, which a peer of another version may have sent: it is left out. Cached, because readers of
+    tasks read the same ones again."""
+    write = _write_moment if len(text) <= _MAX_CACHED_CHARACTERS else _write_moment.__wrapped__
+    return write(text)
 
 
 @lru_cache(1024)
-def _since_epoch(text: str) -> tuple[int, int] | None:
-    """Seconds and nanoseconds. Cached, because readers of tasks read the same ones again."""
+def _write_moment(text: str) -> dict[str, int] | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return (at - _EPOCH) // _SECOND, at.microsecond * 1000
+    return {"seconds": (at - _EPOCH) // _SECOND, "nanos": at.microsecond * 1000}
 
 
 def read_moment(moment: Any) -> str:

@@ -1,8 +1,9 @@
 """Find the commands in a model's reply.
 
 A command begins in column 0: `/fetch https://example.com`. A block command goes on to its end line: `/write notes.md` to
-`/endwrite`. Inside a code fence nothing is a command, and an unknown command is text. The parser and the filter that
-streams the text both use `Scan`, so they agree.
+`/endwrite`. Inside a code fence nothing is a command, and an unknown command is text. A line that the prompt quotes is text, too: a
+model may show a page or a file whose lines look like commands, and a code fence around it ends where the page has a fence. The parser
+and the filter that streams the text both use `LineClassifier`, so they agree.
 """
 
 from __future__ import annotations
@@ -13,25 +14,27 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from dragoman.hub.models import ToolCall, ToolSpec
+from dragoman.hub.quote import join_words
 from dragoman.hub.tools import Command, Tool
 
 TEXT, COMMAND, BODY, END, FRAME = "text", "command", "body", "end", "frame"
 """Kinds of lines. A frame is a line that only tool results have (`[END FETCH]`); models sometimes imitate them."""
 
-ENDS = {
+BLOCK_ENDS = {
     "/write": "/endwrite",
     "/parallel": "/endparallel",
     "/mem": "/endmem",
     "/todo": "/endtodo",
     "/lesson": "/endlesson",
 }
-_STRAY = frozenset(ENDS.values())
+"""Block commands, and the lines that end them."""
+_END_LINES = frozenset(BLOCK_ENDS.values())
 _FENCE = re.compile(r"\s*+(?:(`{3,}+)[^`]*+|(~{3,}+).*+)")
 """As in Markdown: a line with at least as many marks, and nothing else, closes it."""
-_RESULTS = "[TOOL RESULTS"
-_CLOSED = re.compile(r"\[END [A-Z0-9 ]+\]")
-_CLOSING = re.compile(r"\[END [A-Z0-9 ]*\]?")
-_OPENED = re.compile(r"\[(/\w*)(.?)")
+_RESULTS_START = "[TOOL RESULTS"
+_FRAME_END = re.compile(r"\[END [A-Z0-9 ]+\]")
+_FRAME_END_SO_FAR = re.compile(r"\[END [A-Z0-9 ]*\]?")
+_FRAME_START = re.compile(r"\[(/\w*)(.?)")
 
 
 class ParsedReply(Struct, frozen=True):
@@ -40,26 +43,31 @@ class ParsedReply(Struct, frozen=True):
     """The last command is a block without its end."""
 
 
-class Scan:
-    """Classifies the lines of a reply. `names` are the known commands."""
+class LineClassifier:
+    """Says of each line of a reply whether it is text or belongs to a command.
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = frozenset(names)
+    `names` are the known commands, `quoted` the lines that the prompt quotes.
+    """
+
+    def __init__(self, names: Collection[str], quoted: Collection[str] = ()) -> None:
+        self._names, self._quoted = frozenset(names), quoted
         self._prefixes = frozenset(
-            name[:n] for name in (*self._names, *_STRAY) for n in range(1, len(name) + 1)
+            name[:n] for name in (*self._names, *_END_LINES) for n in range(1, len(name) + 1)
         )
         self._fence = ""
+        """The marks that opened the code fence."""
         self._end = ""
+        """The line that ends the block."""
 
     @property
-    def inside(self) -> bool:
+    def in_block(self) -> bool:
         return bool(self._end)
 
     @property
-    def fenced(self) -> bool:
+    def in_fence(self) -> bool:
         return bool(self._fence)
 
-    def line(self, line: str) -> str:
+    def classify(self, line: str) -> str:
         """Classify the next line, which has no newline."""
         line = line.rstrip()
         if self._end:
@@ -75,15 +83,15 @@ class Scan:
         if (fence := _FENCE.fullmatch(line)) is not None:
             self._fence = fence[1] or fence[2]
             return TEXT
-        if line in _STRAY or (line.startswith("[") and self._frames(line)):
+        if line in _END_LINES or (line.startswith("[") and self._is_frame(line)):
             return FRAME
         name, _, args = line.partition(" ")
-        if name not in self._names:
+        if name not in self._names or join_words(line) in self._quoted:
             return TEXT
         self._end = _end_of(name, args.strip())
         return COMMAND
 
-    def decided(self, part: str) -> bool:
+    def is_text(self, part: str) -> bool:
         """True if every line that begins with `part` is text."""
         if self._end:
             return False
@@ -94,51 +102,51 @@ class Scan:
             word, space, _ = bare.partition(" ")
             if space:
                 return word not in self._names
-            return word not in (self._prefixes if bare == part else {*self._names, *_STRAY})
+            return word not in (self._prefixes if bare == part else {*self._names, *_END_LINES})
         if bare.startswith("["):
-            return not self._could_frame(bare)
+            return not self._may_become_frame(bare)
         return bool(bare)
 
-    def _frames(self, line: str) -> bool:
+    def _is_frame(self, line: str) -> bool:
         """True if a line imitates a tool result: `[/fetch ...]`, `[END FETCH]`, but not `[/docs](...)`."""
-        opened = _OPENED.match(line)
-        if opened is not None:
-            return opened[1] in self._names and opened[2] in ("", " ", "]")
-        return line.startswith(_RESULTS) or _CLOSED.fullmatch(line) is not None
+        start = _FRAME_START.match(line)
+        if start is not None:
+            return start[1] in self._names and start[2] in ("", " ", "]")
+        return line.startswith(_RESULTS_START) or _FRAME_END.fullmatch(line) is not None
 
-    def _could_frame(self, part: str) -> bool:
+    def _may_become_frame(self, part: str) -> bool:
         """True if a line that begins with `part` may become a frame."""
-        opened = _OPENED.match(part)
-        if opened is not None:
-            return self._frames(part) or (not opened[2] and opened[1] in self._prefixes)
+        start = _FRAME_START.match(part)
+        if start is not None:
+            return self._is_frame(part) or (not start[2] and start[1] in self._prefixes)
         return (
-            _RESULTS.startswith(part)
-            or part.startswith(_RESULTS)
+            _RESULTS_START.startswith(part)
+            or part.startswith(_RESULTS_START)
             or "[END ".startswith(part)
-            or _CLOSING.fullmatch(part) is not None
+            or _FRAME_END_SO_FAR.fullmatch(part) is not None
         )
 
 
-def parse(reply: str, names: Collection[str]) -> ParsedReply:
+def parse(reply: str, names: Collection[str], quoted: Collection[str] = ()) -> ParsedReply:
     """The commands of a reply, in order."""
-    scan = Scan(names)
-    found: list[Command] = []
+    classifier = LineClassifier(names, quoted)
+    commands: list[Command] = []
     name = args = ""
     body: list[str] = []
     for line in reply.split("\n"):
-        kind = scan.line(line)
+        kind = classifier.classify(line)
         if kind == COMMAND:
             name, _, args = line.rstrip().partition(" ")
             args, body = args.strip(), []
-            if not scan.inside:
-                found.append(Command(name=name, args=args))
+            if not classifier.in_block:
+                commands.append(Command(name=name, args=args))
         elif kind == BODY:
             body.append(line.removesuffix("\r"))
         elif kind == END:
-            found.append(Command(name=name, args=args, body="\n".join(body)))
-    if scan.inside:
-        found.append(Command(name=name, args=args, body="\n".join(body), closed=False))
-    return ParsedReply(tuple(found), scan.inside)
+            commands.append(Command(name=name, args=args, body="\n".join(body)))
+    if classifier.in_block:
+        commands.append(Command(name=name, args=args, body="\n".join(body), closed=False))
+    return ParsedReply(tuple(commands), classifier.in_block)
 
 
 def _end_of(name: str, args: str) -> str:
@@ -146,32 +154,34 @@ def _end_of(name: str, args: str) -> str:
     words = args.lower().split()
     match name:
         case "/write" | "/parallel":
-            return ENDS[name]
+            return BLOCK_ENDS[name]
         case "/mem" if words[:2] == ["add", "entry"]:
-            return ENDS[name]
+            return BLOCK_ENDS[name]
         case "/todo" if words == ["add"]:
-            return ENDS[name]
+            return BLOCK_ENDS[name]
         case "/lesson" if words[:1] not in (["list"], ["search"], ["delete"]) and ": " not in args:
-            return ENDS[name]
+            return BLOCK_ENDS[name]
     return ""
 
 
 _UNDECIDED_CHARACTERS = 200
-"""Characters of a line after which it is no longer checked before its end."""
+"""A line that may still be a command after so many characters is checked again only at its end."""
 
 
 class TextFilter:
-    def __init__(self, names: Collection[str]) -> None:
-        self._scan = Scan(names)
+    """Returns the text of a reply as it is generated, without its commands."""
+
+    def __init__(self, names: Collection[str], quoted: Collection[str] = ()) -> None:
+        self._classifier = LineClassifier(names, quoted)
         self._line: list[str] = []
         """The line so far, in pieces, so that a long line costs linear time."""
-        self._held = ""
+        self._start = ""
         """The start of the line, until it is known to be text."""
-        self._open = False
+        self._is_text = False
         """The line is text, and its start is written."""
         self._breaks = 0
         """Line breaks to write before the next text."""
-        self._begun = False
+        self._wrote_text = False
 
     def feed(self, delta: str) -> str:
         """The text that can be written now."""
@@ -179,15 +189,15 @@ class TextFilter:
         *lines, rest = delta.split("\n")
         for line in lines:
             self._line.append(line)
-            out += (line if self._open else "", self._end_line())
+            out += (line if self._is_text else "", self._end_line())
         self._line.append(rest)
-        if self._open:
+        if self._is_text:
             out.append(rest)
-        elif len(self._held) < _UNDECIDED_CHARACTERS:
-            self._held += rest
-            if self._scan.decided(self._held):
-                out.append(self._begin("".join(self._line), self._scan.fenced))
-                self._open = True
+        elif len(self._start) < _UNDECIDED_CHARACTERS:
+            self._start += rest
+            if self._classifier.is_text(self._start):
+                out.append(self._start_line("".join(self._line), self._classifier.in_fence))
+                self._is_text = True
         return "".join(out)
 
     def close(self) -> str:
@@ -195,33 +205,34 @@ class TextFilter:
         return self._end_line()
 
     def _end_line(self) -> str:
-        line, opened, fenced = "".join(self._line), self._open, self._scan.fenced
-        self._line, self._held, self._open = [], "", False
-        kind = self._scan.line(line)
+        line, opened, fenced = "".join(self._line), self._is_text, self._classifier.in_fence
+        self._line, self._start, self._is_text = [], "", False
+        kind = self._classifier.classify(line)
         if kind != TEXT and not opened:
             return ""
-        out = self._begin(line, fenced) if not opened and (line.strip() or fenced) else ""
+        out = self._start_line(line, fenced) if not opened and (line.strip() or fenced) else ""
         self._breaks += 1
         return out
 
-    def _begin(self, text: str, fenced: bool) -> str:
+    def _start_line(self, text: str, fenced: bool) -> str:
         """Text at the start of a line, with the line breaks before it."""
-        most = self._breaks if fenced else min(self._breaks, 2)
-        breaks = "\n" * most if self._begun else ""
-        self._breaks, self._begun = 0, True
+        count = self._breaks if fenced else min(self._breaks, 2)
+        breaks = "\n" * count if self._wrote_text else ""
+        self._breaks, self._wrote_text = 0, True
         return breaks + text
 
 
 def tool_spec(tool: Tool, name: str) -> ToolSpec:
     """A command as a tool: `args` is the rest of its line, `body` the block, if it has one."""
     properties = {"args": {"type": "string", "description": "What follows the command on its line."}}
-    if name in ENDS:
-        properties["body"] = {"type": "string", "description": f"What stands before {ENDS[name]}."}
+    if name in BLOCK_ENDS:
+        properties["body"] = {"type": "string", "description": f"What stands before {BLOCK_ENDS[name]}."}
     parameters = {"type": "object", "properties": properties}
     return ToolSpec(name=name[1:], description=tool.usage, parameters=parameters)
 
 
 def command_of(call: ToolCall) -> Command:
+    """The command that a tool call of a model stands for (`tool_spec`)."""
     args, body = call.arguments.get("args", ""), call.arguments.get("body")
     return Command(
         name=f"/{call.name}",

@@ -1,9 +1,7 @@
 """A constitution: a JSON document that defines an agent: its purpose, its style, its model, its commands.
 
-`read` parses a JSON object and reports every mistake at once. `card` builds the agent card. `schema` is the reference. The
-catalogue stores versions and times.
-
-    from dragoman.hub.agents.constitution import INDEX, Constitution, card, read, schema
+`read_constitution` parses a JSON object and reports every mistake at once. `build_card` builds the agent card. `constitution_schema`
+describes the document. The catalogue (`store/catalogue.py`) stores it with versions and times.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ BUNDLES: dict[str, tuple[str, ...]] = {
 SAFE_BUNDLES = ("read", "advise")
 """What a constitution without capabilities may use: commands that change nothing, run nothing, and send nothing to strangers."""
 
-KNOWN = tuple(command for commands in BUNDLES.values() for command in commands)
+COMMANDS = tuple(command for commands in BUNDLES.values() for command in commands)
 
 SKILLS: dict[str, tuple[str, str]] = {
     "/fetch": ("fetch-url", "Reads a web page and returns its text."),
@@ -188,13 +186,17 @@ class Constitution(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.advisor is not None and self.advisor.mode == "gate"
 
     @property
-    def granted(self) -> frozenset[str]:
+    def bundles(self) -> frozenset[str]:
         """The bundles it may use."""
         if self.id == INDEX_ID:
             return frozenset(BUNDLES)
         if not self.capabilities:
             return frozenset(SAFE_BUNDLES)
         return frozenset(bundle_of(capability) for capability in self.capabilities)
+
+    def grants(self, bundle: str) -> bool:
+        """True if the agent may use the commands of a bundle. Commands of none (`""`) need no grant."""
+        return not bundle or bundle in self.bundles
 
 
 INDEX = Constitution(
@@ -214,47 +216,64 @@ INDEX = Constitution(
 """The orchestrator that every tenant has. Nobody can change it or delegate to it."""
 
 
-def read(doc: Any, *, id: str = "") -> Constitution:
+def read_constitution(doc: Any, *, id: str = "") -> Constitution:
     """Parse a JSON object. Raises `InvalidParams` with a reason for each wrong field.
 
     `id` stands in for a document that has none. An `advisor` may also be the name of a model; so may the older
     `advisor_model`. Capabilities come out as commands: `web` as `/search /fetch /browse`.
     """
     if not isinstance(doc, dict):
-        raise InvalidParams("an agent definition is a JSON object", fields=(("agent_def", "is no object"),))
-    if (
-        len(msgspec.json.encode(doc)) > MAX_CONSTITUTION_BYTES
-    ):  # with ignored members: the document may be stored with a conversation
+        raise InvalidParams(
+            "an agent definition is a JSON object", fields=(("agent_def", "is not an object"),)
+        )
+    # with ignored members: the document may be stored with a conversation
+    if len(msgspec.json.encode(doc)) > MAX_CONSTITUTION_BYTES:
         raise _too_large()
     doc = {**doc, "id": id if doc.get("id") in (None, "") else doc["id"]}
     if not doc.get("advisor") and isinstance(doc.get("advisor_model"), str) and doc["advisor_model"]:
         doc["advisor"] = {"model": doc["advisor_model"]}
     elif isinstance(doc.get("advisor"), str):
         doc["advisor"] = {"model": doc["advisor"]} if doc["advisor"] else None
-    wrong: list[tuple[str, str]] = []
+    mistakes: list[tuple[str, str]] = []
     if doc["id"] == "":
-        wrong.append(("id", "is missing"))
+        mistakes.append(("id", "is missing"))
         del doc["id"]
-    values = _values(Constitution, doc, "", wrong)
+    values = _read_members(Constitution, doc, "", mistakes)
     if "capabilities" in values:
-        values["capabilities"] = _capabilities(values["capabilities"], wrong)
+        values["capabilities"] = _read_capabilities(values["capabilities"], mistakes)
     if isinstance(advisor := doc.get("advisor"), dict) and advisor.get("model") in (None, ""):
-        wrong.append(("advisor.model", "is missing: name the model that advises"))
-    if wrong:
-        reasons = "; ".join(f"{name} {why}" for name, why in wrong)
-        raise InvalidParams(f"this is no agent definition: {reasons}", fields=wrong)
+        mistakes.append(("advisor.model", "is missing: name the model that advises"))
+    if mistakes:
+        reasons = "; ".join(f"{name} {why}" for name, why in mistakes)
+        raise InvalidParams(f"this is not a valid agent definition: {reasons}", fields=mistakes)
     constitution = Constitution(**values)
     if len(msgspec.json.encode(constitution)) > MAX_CONSTITUTION_BYTES:
         raise _too_large()
     return constitution
 
 
+def ignored_members(document: dict[str, Any]) -> list[str]:
+    """A sentence for each member of a document that `read_constitution` ignores, with the nearest known member."""
+    tables: list[tuple[str, type[Struct], dict[str, Any]]] = [("", Constitution, document)]
+    for name, kind in _NESTED.items():
+        if isinstance(inner := document.get(name), dict):
+            tables.append((f"{name}.", kind, inner))
+    sentences: list[str] = []
+    for at, kind, members in tables:
+        known = kind.__struct_fields__
+        for member in members.keys() - known - (_OTHER_MEMBERS if kind is Constitution else set()):
+            near = difflib.get_close_matches(member, known, 1)
+            hint = f"; did you mean {at + near[0]!r}?" if near else ""
+            sentences.append(f"{(at + member)[:80]!r} is ignored, because agents have no such member{hint}")
+    return sorted(sentences)
+
+
 def _too_large() -> InvalidParams:
     why = f"has more than {MAX_CONSTITUTION_BYTES} bytes in all"
-    return InvalidParams(f"this is no agent definition: it {why}", fields=(("agent_def", why),))
+    return InvalidParams(f"this is not a valid agent definition: it {why}", fields=(("agent_def", why),))
 
 
-def card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:
+def build_card(constitution: Constitution, agent_id: str = "", version: str = "") -> AgentCard:
     """The agent card, without addresses."""
     agent_id = agent_id or constitution.id
     about = " — ".join(word for word in (constitution.role, constitution.goal) if word)
@@ -271,8 +290,8 @@ def card(constitution: Constitution, agent_id: str = "", version: str = "") -> A
     )
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of what `read` accepts."""
+def constitution_schema() -> dict[str, Any]:
+    """The JSON Schema of what `read_constitution` accepts."""
     out = msgspec.json.schema(Constitution)
     shapes = out["$defs"]
     for shape, needed in (("Constitution", "id"), ("Advisor", "model")):
@@ -294,30 +313,34 @@ def _skill(capability: str) -> Skill:
     return Skill(id=name, name=name, description=description, tags=(capability,))
 
 
-def _capabilities(given: tuple[str, ...], wrong: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The commands, in order, each once. Unknown words go to `wrong`, with a suggestion."""
+def _read_capabilities(given: tuple[str, ...], mistakes: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The commands, in order, each once. Adds a mistake with a suggestion for each unknown word."""
     out: dict[str, None] = {}
     for i, word in enumerate(given):
         plain = word.strip().lower()
         if (commands := BUNDLES.get(plain)) is not None:
             out.update(dict.fromkeys(commands))
-        elif (command := "/" + plain.removeprefix("/")) in KNOWN:
+        elif (command := "/" + plain.removeprefix("/")) in COMMANDS:
             out[command] = None
         else:
-            names = [*KNOWN, *BUNDLES]
+            names = [*COMMANDS, *BUNDLES]
             near = difflib.get_close_matches(command, names, 1, 0.5) or difflib.get_close_matches(
                 plain, names, 1, 0.5
             )
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KNOWN)}"
-            wrong.append((f"capabilities[{i}]", f"{word!r} is not known: {hint}"))
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+            mistakes.append((f"capabilities[{i}]", f"{word!r} is not known: {hint}"))
     return tuple(out)
 
 
+_OTHER_MEMBERS = {"$schema", "advisor_model", "created_at", "updated_at", "version"}
+"""Members that are ignored without a warning: an older name, and what a hub adds when it shows an agent."""
 _NESTED: dict[str, type[Struct]] = {"advisor": Advisor, "memory": Memory, "intent": Intent}
 
 
-def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[str, str]]) -> dict[str, Any]:
-    """The members of an object; null counts as absent. Mistakes go to `wrong`."""
+def _read_members(
+    kind: type[Struct], doc: dict[str, Any], prefix: str, mistakes: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """The members of an object; null counts as absent. Adds mistakes, each with a field that begins with `prefix`."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         if (value := doc.get(field.name)) is None:
@@ -325,10 +348,10 @@ def _values(kind: type[Struct], doc: dict[str, Any], at: str, wrong: list[tuple[
         nested = _NESTED.get(field.name) if kind is Constitution and isinstance(value, dict) else None
         try:
             if nested is not None:
-                value = _values(nested, value, f"{field.name}.", wrong)
+                value = _read_members(nested, value, f"{field.name}.", mistakes)
             values[field.name] = msgspec.convert(value, nested or field.type)
         except msgspec.ValidationError as error:
-            wrong.append(_explain(at + field.name, str(error)))
+            mistakes.append(_explain(prefix + field.name, str(error)))
     return values
 
 
@@ -344,7 +367,8 @@ def _explain(name: str, error: str) -> tuple[str, str]:
 
 
 def _choices(kind: Any, field: str) -> tuple[str, ...]:
+    """The values that a field such as `advisor.mode` may have."""
     name, _, rest = field.partition(".")
     type = get_type_hints(kind)[name]
-    inside = next((each for each in (type, *get_args(type)) if hasattr(each, "__struct_fields__")), None)
-    return _choices(inside, rest) if inside is not None else get_args(type)
+    struct = next((each for each in (type, *get_args(type)) if hasattr(each, "__struct_fields__")), None)
+    return _choices(struct, rest) if struct is not None else get_args(type)

@@ -12,27 +12,35 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from dragoman.engine.records import Mail
 from dragoman.engine.turn import Turn
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
-from dragoman.hub.agents.commands import ENDS, TextFilter, command_of, parse, tool_spec
-from dragoman.hub.agents.constitution import INDEX_ID, Constitution, card
-from dragoman.hub.agents.dispatch import END, Dispatch
-from dragoman.hub.agents.event_writer import ANSWERS, HubEventWriter
-from dragoman.hub.agents.prompt import CONTINUE as GO_ON
-from dragoman.hub.agents.prompt import query, roster, system
+from dragoman.hub.agents.commands import BLOCK_ENDS, TextFilter, command_of, parse, tool_spec
+from dragoman.hub.agents.constitution import INDEX_ID, Constitution
+from dragoman.hub.agents.dispatch import RESULTS_END, Dispatch
+from dragoman.hub.agents.event_writer import ANSWER_EVENTS, HubEventWriter
+from dragoman.hub.agents.prompt import (
+    CONTINUE_BLOCK,
+    ConversationHistory,
+    build_query,
+    describe_agents,
+    system_prompt,
+)
 from dragoman.hub.agents.routing import hand_over
 from dragoman.hub.metadata import NATIVE, VIA
-from dragoman.hub.models import ChatMessage, Image, Model, Prompt, Usage, estimate, traits_of, without_images
+from dragoman.hub.models import ChatMessage, Image, Model, Prompt, Usage, estimate, without_images
 from dragoman.hub.models.calls import ModelReply, ask, recorded_reply
-from dragoman.hub.models.offered import Prices
-from dragoman.hub.quote import flatten
-from dragoman.hub.tools import Approve, Budget, Command, Session, Tool
+from dragoman.hub.models.prices import Prices
+from dragoman.hub.quote import flatten, join_words, quoted_lines
+from dragoman.hub.store.catalogue import Catalogue, CatalogueEntry
+from dragoman.hub.store.policies import Policies
+from dragoman.hub.tools import Budget, Command, Session, Tool
 from dragoman.hub.tools.advisor import CONTINUE, REDIRECT, Verdict, gate_prompt, read_verdict
 from dragoman.hub.tools.files import Pictures
+from dragoman.hub.tools.remote_agents import RemoteAgents
 from dragoman.model.card import AgentCard
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Principal, SendMessage
@@ -44,43 +52,47 @@ NO_ANSWER = "The agent stopped without an answer."
 
 
 class ConstitutionTurn:
-    """One turn. `given` is the trusted metadata of the request."""
+    """One turn. `metadata`: that of the request, if the hub trusts it (`hub/metadata.py`)."""
 
-    def __init__(self, agent: ConstitutionAgent, turn: Turn, given: dict[str, Any]) -> None:
+    def __init__(self, agent: ConstitutionAgent, turn: Turn, metadata: dict[str, Any]) -> None:
         self._agent, self._turn = agent, turn
-        self._c = agent.constitution
-        if (channel := given.get("x-arbiter.channel")) in ("text", "voice"):
-            self._c = replace(self._c, channel=channel)
+        self._constitution = agent.constitution
+        if (channel := metadata.get("x-arbiter.channel")) in ("text", "voice"):
+            self._constitution = replace(self._constitution, channel=channel)
         mail = turn.mail
-        relayed = bool(mail.depth and given.get("x-arbiter.relay"))
-        stream_id = _int(given, "stream_id") if relayed else 0
+        relayed = bool(mail.depth and metadata.get("x-arbiter.relay"))
+        stream_id = _positive_int(metadata, "stream_id") if relayed else 0
         depth = mail.depth if relayed else 0
         self._text = text_of(turn.message)
-        self._why = str(given.get("x-arbiter.context") or "")
+        self._delegation_context = str(metadata.get("x-arbiter.context") or "")
         self._writer = HubEventWriter(turn, agent.id, depth=depth, stream_id=stream_id, relayed=relayed)
         self._session = Session(
             tenant=turn.scope.tenant,
             agent=agent.id,
-            constitution=self._c,
+            constitution=self._constitution,
             turn=turn,
             writer=self._writer,
-            budget=Budget(self._c.budget, _int(given, "budget")),
-            prices=agent.prices,
-            approve=agent.approve,
-            conversation=_int(given, "conversation_id"),
+            budget=Budget(self._constitution.budget, _positive_int(metadata, "budget")),
+            prices=agent.parts.prices,
+            conversation=_positive_int(metadata, "conversation_id"),
             depth=mail.depth,
             stream_id=stream_id,
-            original=str(given.get("x-arbiter.original") or self._text),
+            original=str(metadata.get("x-arbiter.original") or self._text),
         )
-        traits = traits_of(agent.model, self._c.model)
-        self._model, self._plain = traits.name, traits.plain
-        self._tools = tuple(tool for tool in agent.tools if not tool.bundle or tool.bundle in self._c.granted)
-        self._dispatch = Dispatch(agent.tools, self._session)
+        self._model = agent.parts.model
+        self._traits = self._model.traits(self._constitution.model)
+        tools = agent.parts.tools
+        self._tools = tuple(tool for tool in tools if self._constitution.grants(tool.bundle))
+        self._dispatch = Dispatch(tools, self._session, agent.parts.policies)
         self._messages: list[ChatMessage] = []
-        self._held: list[str] | None = None
+        self._answers: tuple[str, ...] = ()
+        """Earlier answers. They have no commands any more: a line in them that looks like one quotes somebody else."""
+        self._withheld: list[str] | None = None
         """Text that waits for the gate."""
-        self._prose: list[str] = []
-        self._calls: list[str] = []
+        self._reply_texts: list[str] = []
+        """The text of each reply, without commands."""
+        self._call_lines: list[str] = []
+        """A line about each command that ran, for the gate."""
         self._used = Usage()
         self._redirects = 0
         self._approved = False
@@ -93,7 +105,7 @@ class ConstitutionTurn:
             ok = await self._run_replies()
         except asyncio.CancelledError:
             if self._turn.cancelled and not writer.relayed:
-                await writer.release(without=ANSWERS)
+                await writer.release(without=ANSWER_EVENTS)
                 await writer.emit("stream_end", ok=False)
             raise
         await writer.close()
@@ -104,67 +116,68 @@ class ConstitutionTurn:
 
     async def _run_replies(self) -> bool:
         images = images_of(self._turn.message)
-        handed = (
-            await hand_over(self._session, self._text, self._agent.model, self._agent.siblings)
-            if not images
-            else None
-        )
-        judged = await self._judge_handed(*handed) if handed is not None else None
-        if judged is not None and judged.signal != REDIRECT:
-            return await self._end_with(judged, "end_turn")
+        delegated = None
+        if not images:
+            delegated = await hand_over(self._session, self._text, self._model, self._agent.siblings)
+        verdict = await self._judge_delegated(*delegated) if delegated is not None else None
+        if verdict is not None and verdict.signal != REDIRECT:
+            return await self._end_with(verdict, "end_turn")
         question = ChatMessage(role="user", content=await self._query(), images=images)
-        sees = traits_of(self._agent.model, self._c.model).sees
-        self._messages = [*await self._earlier_messages(), question if sees else without_images(question)]
-        if handed is not None and judged is not None:
-            self._return_answer(ChatMessage(role="assistant", content=handed[1]), judged)
-        i = 0
+        shown = question if self._traits.sees else without_images(question)
+        self._messages = [*await self._earlier_messages(), shown]
+        if delegated is not None and verdict is not None:
+            self._return_answer(ChatMessage(role="assistant", content=delegated[1]), verdict)
+        self._answers = tuple(message.content for message in self._messages if message.role == "assistant")
+        number = 0
         while True:
-            i += 1
+            number += 1
             if self._session.budget.left == 0:
                 return self._fail("the token budget of this request is used up", "budget_exhausted")
             if self._writer.relayed:
                 await self._writer.emit("agent_start")
-            reply = await self._reply(i)
+            reply = await self._reply(number)
             if reply.error:
                 return self._fail(reply.error, reply.error_code)
             commands = self._commands(reply)
-            if commands and i < MAX_REPLIES:
+            if commands and number < MAX_REPLIES:
                 await self._release()
-                await self._run_commands(i, reply, commands)
+                await self._run_commands(number, reply, commands)
                 continue
-            judged = await self._judge(i)
-            if judged.signal != REDIRECT:
-                return await self._end_with(judged, "max_iterations" if commands else reply.stop)
-            self._held = None
-            self._return_answer(_to_chat_message(reply), judged)
+            verdict = await self._judge(number)
+            if verdict.signal != REDIRECT:
+                return await self._end_with(verdict, "max_iterations" if commands else reply.stop)
+            self._withheld = None
+            self._return_answer(_to_chat_message(reply), verdict)
 
-    async def _judge_handed(self, agent: str, answer: str) -> Verdict:
+    async def _judge_delegated(self, agent: str, answer: str) -> Verdict:
         """Let the gate judge the answer of the agent that the request was handed to."""
-        self._calls.append(f"- /agent args={agent} result={flatten(answer)}")
-        self._prose.append(answer)
-        judged = await self._judge(0)
-        passes = judged.signal == CONTINUE
-        await self._writer.release(without=() if passes else ANSWERS)
-        self._held = [answer] if passes else None
-        return judged
+        self._call_lines.append(f"- /agent args={agent} result={flatten(answer)}")
+        self._reply_texts.append(answer)
+        verdict = await self._judge(0)
+        passes = verdict.signal == CONTINUE
+        await self._writer.release(without=() if passes else ANSWER_EVENTS)
+        self._withheld = [answer] if passes else None
+        return verdict
 
-    async def _end_with(self, judged: Verdict, stop: str) -> bool:
+    async def _end_with(self, verdict: Verdict, stop: str) -> bool:
         """End the turn: the verdict is CONTINUE or HALT."""
-        if judged.signal == CONTINUE:
+        if verdict.signal == CONTINUE:
             await self._release()
             return self._complete(stop)
-        await self._writer.emit("escalation", reason=judged.text)
-        return self._fail(f"the advisor stopped the answer: {judged.text}", "advisor_halt")
+        await self._writer.emit("escalation", reason=verdict.text)
+        return self._fail(f"the advisor stopped the answer: {verdict.text}", "advisor_halt")
 
-    def _return_answer(self, answer: ChatMessage, judged: Verdict) -> None:
+    def _return_answer(self, answer: ChatMessage, verdict: Verdict) -> None:
         """The gate returned the answer: tell the model what to do instead."""
-        self._prose.pop()
-        self._messages += [answer, ChatMessage(role="user", content=f"[ADVISOR]\n{judged.text}")]
+        self._reply_texts.pop()
+        self._messages += [answer, ChatMessage(role="user", content=f"[ADVISOR]\n{verdict.text}")]
 
     async def _earlier_messages(self) -> list[ChatMessage]:
         """Earlier messages of the conversation, of the A2A context, and of this task."""
-        messages = list(await self._agent.history(self._session)) if self._agent.history is not None else []
-        wanted = self._c.context_history or self._turn.message.metadata.get("contextHistory") is True
+        messages = await self._agent.parts.history(self._session)
+        wanted = (
+            self._constitution.context_history or self._turn.message.metadata.get("contextHistory") is True
+        )
         if wanted and not self._session.conversation:
             messages += await self._context()
         for message in self._turn.history:
@@ -190,29 +203,29 @@ class ConstitutionTurn:
 
     async def _query(self) -> str:
         """The question with its preambles. It is recorded, so it is the same after a crash."""
-        if self._plain:
+        if self._traits.plain:
             return self._text
         if self._session.depth and self._agent.id != INDEX_ID:
-            return f"{self._why}\n{self._text}" if self._why else self._text
-        return await self._turn.step("query", self._whole_query)
+            return f"{self._delegation_context}\n{self._text}" if self._delegation_context else self._text
+        return await self._turn.step("query", self._build_query)
 
-    async def _whole_query(self) -> str:
+    async def _build_query(self) -> str:
         preambles = []
         if self._session.depth == 0:
             preambles = [await tool.preamble(self._session) for tool in self._tools]
-        who = await self._agent.roster() if self._agent.id == INDEX_ID else ""
-        return query(self._text, preambles=preambles, roster=who)
+        roster = await self._agent.roster() if self._agent.id == INDEX_ID else ""
+        return build_query(self._text, preambles=preambles, roster=roster)
 
-    async def _reply(self, i: int) -> ModelReply:
+    async def _reply(self, number: int) -> ModelReply:
         """The model's next reply, continued if it ends inside a file."""
-        filter = TextFilter(self._agent.names)
+        filter = TextFilter(self._agent.names, self._quoted())
         clean: list[str] = []
-        self._held = [] if self._c.gated else None
+        self._withheld = [] if self._constitution.gated else None
 
         async def out(text: str) -> None:
             clean.append(text)
-            if self._held is not None:
-                self._held.append(text)
+            if self._withheld is not None:
+                self._withheld.append(text)
             else:
                 await self._writer.text(text)
 
@@ -220,38 +233,38 @@ class ConstitutionTurn:
             if text := filter.feed(delta):
                 await out(text)
 
-        reply = await self._ask(f"model/{i}", self._messages, on_text)
+        reply = await self._ask(f"model/{number}", self._messages, on_text)
         for n in range(1, MAX_CONTINUATIONS + 1):
-            parsed = parse(reply.text, self._agent.names)
+            parsed = parse(reply.text, self._agent.names, self._quoted())
             if reply.error or not parsed.open or parsed.commands[-1].name != "/write":
                 break
-            go_on = GO_ON.format(name=parsed.commands[-1].title, end=ENDS["/write"])
+            go_on = CONTINUE_BLOCK.format(name=parsed.commands[-1].title, end=BLOCK_ENDS["/write"])
             messages = [*self._messages, _to_chat_message(reply), ChatMessage(role="user", content=go_on)]
-            reply = reply.followed_by(await self._ask(f"model/{i}/{n}", messages, on_text))
+            reply = reply.followed_by(await self._ask(f"model/{number}/{n}", messages, on_text))
         await out(filter.close())
-        if self._held is None:
+        if self._withheld is None:
             await self._writer.pause()
-        self._prose.append("".join(clean))
+        self._reply_texts.append("".join(clean))
         return reply
 
     async def _ask(
         self, key: str, messages: Sequence[ChatMessage], on_text: Callable[[str], Awaitable[None]]
     ) -> ModelReply:
-        native = self._agent.native
-        left = self._session.budget.left
+        plain, native = self._traits.plain, self._traits.tools
+        left, most = self._session.budget.left, self._constitution.max_tokens
         prompt = Prompt(
-            model=self._c.model,
-            system=system(self._c, self._tools, plain=self._plain, native=native),
+            model=self._constitution.model,
+            system=system_prompt(self._constitution, self._tools, messages, plain=plain, native=native),
             messages=tuple(messages),
-            max_tokens=self._c.max_tokens if left is None else min(self._c.max_tokens, max(1, left)),
-            temperature=self._c.temperature,
+            max_tokens=most if left is None else min(most, max(1, left)),
+            temperature=self._constitution.temperature,
             tools=tuple(tool_spec(tool, name) for tool in self._tools if tool.usage for name in tool.names)
             if native
             else (),
         )
         if recorded_reply(self._turn, key) is None and (written := self._writer.take_unrepeated()):
-            await self._session.count_usage(estimate(prompt, written), self._model)
-        reply = await ask(self._turn, key, self._agent.model, prompt, on_text, self._count_canceled)
+            await self._session.count_usage(estimate(prompt, written), self._traits.name)
+        reply = await ask(self._turn, key, self._model, prompt, on_text, self._count_canceled)
         if reply.asked:
             await self._count_usage(reply.usage)
         return reply
@@ -259,7 +272,7 @@ class ConstitutionTurn:
     async def _count_usage(self, usage: Usage) -> None:
         """Count the tokens of a reply; the last status has their sum."""
         self._used += usage
-        await self._session.count_usage(usage, self._model)
+        await self._session.count_usage(usage, self._traits.name)
 
     async def _count_canceled(self, usage: Usage) -> None:
         """Count the tokens of a canceled reply. (After a crash, the next process counts them.)"""
@@ -270,14 +283,23 @@ class ConstitutionTurn:
 
     def _commands(self, reply: ModelReply) -> tuple[Command, ...]:
         calls = (command_of(call) for call in reply.tool_calls)
-        return (*parse(reply.text, self._agent.names).commands, *calls)
+        return (*parse(reply.text, self._agent.names, self._quoted()).commands, *calls)
 
-    async def _run_commands(self, i: int, reply: ModelReply, commands: Sequence[Command]) -> None:
+    def _quoted(self) -> frozenset[str]:
+        """The lines of others in the model's prompt that would be commands if it wrote them."""
+        read = (message.content for message in self._messages if message.role != "assistant")
+        shown = (command for text in self._answers for command in parse(text, self._agent.names).commands)
+        quoted = {line for text in read for line in quoted_lines(text) if line.startswith("/")}
+        return frozenset({*quoted, *(join_words(command.title) for command in shown)})
+
+    async def _run_commands(self, number: int, reply: ModelReply, commands: Sequence[Command]) -> None:
         """Run the commands and add their results as the next message."""
-        blocks = await self._dispatch.run(i, commands)
+        blocks = await self._dispatch.run(number, commands)
         images = await self._pictures()
         for command, block in zip(commands, blocks, strict=False):
-            self._calls.append(f"- {command.name} args={flatten(command.args, 200)} result={flatten(block)}")
+            self._call_lines.append(
+                f"- {command.name} args={flatten(command.args, 200)} result={flatten(block)}"
+            )
         self._messages.append(_to_chat_message(reply))
         if reply.tool_calls:
             blocks += ["[not run: no room for its result]"] * (len(commands) - len(blocks))
@@ -286,39 +308,38 @@ class ConstitutionTurn:
                 self._messages.append(ChatMessage(role="tool", content=block, tool_call_id=call.id))
             blocks = blocks[:texts]
         if blocks or images:
-            content = "\n\n".join([*blocks, END])
+            content = "\n\n".join([*blocks, RESULTS_END])
             self._messages.append(ChatMessage(role="user", content=content, images=images))
 
     async def _pictures(self) -> tuple[Image, ...]:
         """Images that the commands returned."""
         keys, self._session.pictures = self._session.pictures, []
-        found = await self._agent.pictures.find(keys) if keys and self._agent.pictures is not None else ()
-        return tuple(found)
+        return tuple(await self._agent.parts.pictures.find(keys)) if keys else ()
 
-    async def _judge(self, i: int) -> Verdict:
+    async def _judge(self, number: int) -> Verdict:
         """Ask the advisor's gate about the answer."""
-        advisor = self._c.advisor
-        if advisor is None or not self._c.gated:
+        advisor = self._constitution.advisor
+        if advisor is None or not self._constitution.gated:
             return Verdict(signal=CONTINUE)
-        prompt = gate_prompt(advisor, self._text, self._answer, self._calls)
-        reply = await ask(self._turn, f"gate/{i}", self._agent.model, prompt)
+        prompt = gate_prompt(advisor, self._text, self._answer, self._call_lines)
+        reply = await ask(self._turn, f"gate/{number}", self._model, prompt)
         if reply.asked:
-            await self._session.count_usage(reply.usage, traits_of(self._agent.model, advisor.model).name)
-        judged = read_verdict(reply.text, advisor)
-        kind = f"gate_{judged.signal.lower()}"
-        if judged.signal == REDIRECT:
+            await self._session.count_usage(reply.usage, self._model.traits(advisor.model).name)
+        verdict = read_verdict(reply.text, advisor)
+        kind = f"gate_{verdict.signal.lower()}"
+        if verdict.signal == REDIRECT:
             self._redirects += 1
-            if self._redirects > advisor.max_redirects or i == MAX_REPLIES:
-                kind, judged = "gate_budget", Verdict(signal="HALT", text=judged.text)
-        self._approved = judged.signal == CONTINUE
-        more = {"detail": judged.text[:500]} if judged.text else {}
-        if judged.malformed:
+            if self._redirects > advisor.max_redirects or number == MAX_REPLIES:
+                kind, verdict = "gate_budget", Verdict(signal="HALT", text=verdict.text)
+        self._approved = verdict.signal == CONTINUE
+        more = {"detail": verdict.text[:500]} if verdict.text else {}
+        if verdict.malformed:
             more["malformed"] = True  # type: ignore[assignment]
         await self._writer.emit("advisor", kind=kind, **more)
-        return judged
+        return verdict
 
     async def _release(self) -> None:
-        held, self._held = self._held, None
+        held, self._withheld = self._withheld, None
         if held is not None:
             await self._writer.text("".join(held))
             await self._writer.pause()
@@ -328,33 +349,36 @@ class ConstitutionTurn:
     @property
     def _answer(self) -> str:
         """The text of the last reply, or of all replies if that is empty."""
-        return self._prose[-1].strip() or "\n\n".join(text for text in self._prose if text.strip())
+        return self._reply_texts[-1].strip() or "\n\n".join(
+            text for text in self._reply_texts if text.strip()
+        )
 
     def _complete(self, stop: str) -> bool:
         self._finish(TaskState.COMPLETED, self._answer or NO_ANSWER, "r", {"stop_reason": stop})
         return True
 
     def _fail(self, error: str, code: str) -> bool:
-        about = {"stop_reason": "error", "error": error, "error_type": code}
-        self._finish(TaskState.FAILED, error, "err", about)
+        members = {"stop_reason": "error", "error": error, "error_type": code}
+        self._finish(TaskState.FAILED, error, "err", members)
         return False
 
-    def _finish(self, state: TaskState, text: str, word: str, about: dict[str, Any]) -> None:
+    def _finish(self, state: TaskState, text: str, suffix: str, members: dict[str, Any]) -> None:
+        """End the task. `suffix`: of the message's id. `members`: further metadata of the last status."""
         turn = self._turn
-        about = {
+        metadata = {
             "agent_id": self._agent.id,
             "input_tokens": self._used.input_tokens,
             "output_tokens": self._used.output_tokens,
             "files_bytes": self._writer.counts.get("file_bytes", 0),
             **({"gate_approved": True} if self._approved else {}),
-            **about,
+            **members,
         }
         message = Message(
-            message_id=f"{turn.task_id}-{word}" + (f"-{turn.n}" if turn.n > 1 else ""),
+            message_id=f"{turn.task_id}-{suffix}" + (f"-{turn.n}" if turn.n > 1 else ""),
             role=Role.AGENT,
             parts=(Part(text=text),),
         )
-        turn.finish(state, message, {f"x-arbiter.{name}": value for name, value in about.items()})
+        turn.finish(state, message, {f"x-arbiter.{name}": value for name, value in metadata.items()})
 
 
 def text_of(message: Message) -> str:
@@ -367,8 +391,9 @@ def images_of(message: Message) -> tuple[Image, ...]:
     )
 
 
-def _int(given: dict[str, Any], name: str) -> int:
-    value = given.get(f"x-arbiter.{name}")
+def _positive_int(metadata: dict[str, Any], name: str) -> int:
+    """A number in the metadata of the hub; 0 if there is none."""
+    value = metadata.get(f"x-arbiter.{name}")
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
 
 
@@ -376,42 +401,28 @@ def _to_chat_message(reply: ModelReply) -> ChatMessage:
     return ChatMessage(role="assistant", content=reply.text, tool_calls=reply.tool_calls)
 
 
-History = Callable[[Session], Awaitable[Sequence[ChatMessage]]]
-Siblings = Callable[[], Awaitable[Sequence[Constitution]]]
+class AgentParts(Struct, frozen=True, kw_only=True):
+    """What all constitutions of a hub run with."""
+
+    model: Model
+    tools: tuple[Tool, ...]
+    catalogue: Catalogue
+    policies: Policies
+    remotes: RemoteAgents
+    history: ConversationHistory
+    pictures: Pictures
+    prices: Prices
 
 
 class ConstitutionAgent:
-    """A `Program`. `siblings` returns the tenant's other agents; `roster` describes them to an orchestrator.
-
-    `history` returns the earlier messages of the conversation, `pictures` the images of commands by key. `native`: the model
-    calls tools natively.
-    """
+    """A `Program`: one version of a constitution of a tenant."""
 
     authorize = None
 
-    def __init__(
-        self,
-        id: str,
-        constitution: Constitution,
-        *,
-        model: Model,
-        tools: Sequence[Tool] = (),
-        roster: Callable[[], Awaitable[str]] | None = None,
-        siblings: Siblings | None = None,
-        history: History | None = None,
-        pictures: Pictures | None = None,
-        version: str = "",
-        native: bool = False,
-        prices: Prices | None = None,
-        approve: Approve | None = None,
-    ) -> None:
-        self.id, self.constitution, self.model = id, constitution, model
-        self.prices, self.approve = prices or Prices(), approve
-        self.tools = tuple(tools)
-        self.names = tuple(name for tool in tools for name in tool.names)
-        self.history, self.pictures, self.native = history, pictures, native
-        self._roster, self._siblings = roster, siblings
-        self._card = card(constitution, id, version)
+    def __init__(self, tenant: str, entry: CatalogueEntry, parts: AgentParts) -> None:
+        self.id, self.constitution, self.parts = entry.id, entry.constitution, parts
+        self.names = tuple(name for tool in parts.tools for name in tool.names)
+        self._tenant, self._card = tenant, entry.card
 
     @property
     def card(self) -> AgentCard:
@@ -428,10 +439,12 @@ class ConstitutionAgent:
 
     async def roster(self) -> str:
         """The description of the agents that an orchestrator can ask."""
-        return await self._roster() if self._roster is not None else roster(await self.siblings())
+        remotes = self.parts.remotes
+        return describe_agents(await self.siblings(), remotes.lines(await remotes.visible(self._tenant)))
 
     async def siblings(self) -> Sequence[Constitution]:
-        return await self._siblings() if self._siblings is not None else ()
+        """The agents of the tenant."""
+        return await self.parts.catalogue.constitutions(int(self._tenant))
 
     async def work(self, turn: Turn) -> None:
         mail = turn.mail

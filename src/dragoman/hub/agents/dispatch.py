@@ -25,18 +25,19 @@ from msgspec import Struct
 from dragoman.engine.protocols import LeaseLost
 from dragoman.engine.turn import Turn, record_of
 from dragoman.errors import A2AError, StoreUnavailable
-from dragoman.hub.agents.commands import ENDS
+from dragoman.hub.agents.commands import BLOCK_ENDS
 from dragoman.hub.models import repair_text
 from dragoman.hub.quote import MARK, flatten, quote, reveal
+from dragoman.hub.store.policies import Policies
 from dragoman.hub.tools import Command, Session, Tool, UnavailableTool
-from dragoman.hub.tools.delegate import children
+from dragoman.hub.tools.delegate import parse_children
 from dragoman.model.questions import Approval
 from dragoman.model.task import TaskState
 
-BODY_LIMIT = 16 * 1024
-TOTAL_LIMIT = 32 * 1024
+MAX_RESULT_BYTES = 16 * 1024
+MAX_RESULTS_BYTES = 32 * 1024
 EXHAUSTED = "[TOOL RESULTS TRUNCATED: budget exhausted]"
-END = "[END TOOL RESULTS]"
+RESULTS_END = "[END TOOL RESULTS]"
 LOOP = "[LOOP DETECTED] {title} failed again in the same way. Do not repeat it: try another way, or answer without it."
 
 _LIMITS = {
@@ -45,8 +46,8 @@ _LIMITS = {
     "/search": ("searches", 4),
     "/advise": ("questions", 2),
 }
-_SAFE = frozenset({"/fetch", "/search"})
-"""Commands whose result is cached for the turn."""
+_CACHED_COMMANDS = frozenset({"/fetch", "/search"})
+"""Commands whose result is cached until the end of the turn."""
 INTERRUPTED = (
     "ERR: interrupted: the hub was restarted while this ran, so it may or may not have taken effect, in whole or in part. "
     "It was not run again. Find out what it did before you repeat it."
@@ -71,11 +72,11 @@ class CommandOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Dispatch:
-    def __init__(self, tools: Sequence[Tool], session: Session) -> None:
+    def __init__(self, tools: Sequence[Tool], session: Session, policies: Policies) -> None:
         self._tools = {name: tool for tool in tools for name in tool.names}
-        self._session = session
-        self._read: dict[str, CommandOutcome] = {}
-        self._failed: set[str] = set()
+        self._session, self._policies = session, policies
+        self._cached_reads: dict[str, CommandOutcome] = {}
+        self._failed_commands: set[str] = set()
 
     async def run(self, iteration: int, commands: Sequence[Command]) -> list[str]:
         """A block for each command; fewer if the size limit is reached."""
@@ -84,67 +85,92 @@ class Dispatch:
         failed: set[str] = set()
         total = 0
         for n, command in enumerate(commands, 1):
-            if total >= TOTAL_LIMIT:
+            if total >= MAX_RESULTS_BYTES:
                 blocks.append(EXHAUSTED)
                 break
             result = await self._run_one(f"tool/{iteration}/{n}", command, used)
-            body = quote(result.body, min(BODY_LIMIT, TOTAL_LIMIT - total), size=result.size)
+            body = quote(result.body, min(MAX_RESULT_BYTES, MAX_RESULTS_BYTES - total), size=result.size)
             block = f"[{_title(command)}]\n{body}\n[END {_block_name(command)}]"
             if not result.ok:
-                failed.add(what := f"{command.title}\n{command.body}")
-                if what in self._failed:
+                failed.add(whole := f"{command.title}\n{command.body}")
+                if whole in self._failed_commands:
                     block = f"{LOOP.format(title=flatten(command.title, 200))}\n{block}"
-            total += min(len(result.body.encode()), BODY_LIMIT)
+            total += min(len(result.body.encode()), MAX_RESULT_BYTES)
             blocks.append(block)
-        self._failed = failed
+        self._failed_commands = failed
         return blocks
 
     async def _run_one(self, key: str, command: Command, used: dict[str, int]) -> CommandOutcome:
-        session, turn = self._session, self._session.turn
-        tool, refusal = self._tool(command), self._refusal(command, used)
-        if (step := record_of(turn).steps.get(key)) is not None:
-            result = msgspec.json.decode(step.value, type=CommandOutcome)
-            session.budget.spent += result.spent
-            session.writer.counts = dict(result.counts)
-            session.pictures += result.pictures
-        else:
-            await record_of(turn).may_begin()
-            before, seen = session.budget.spent, len(session.pictures)
-            known = None if refusal else self._read.get(command.title)
-            if not refusal and known is None:
+        """Run a command, or load its recorded result, and report it."""
+        refusal = self._refusal(command, used)
+        result = self._load(key)
+        if result is None:
+            result = await self._run_and_record(key, command, refusal)
+        status = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
+        await self._session.writer.emit("tool_call", tool=self._tool(command).label(command), **status)
+        if result.ok and command.name in _CACHED_COMMANDS:
+            self._cached_reads[command.title] = result
+        return result
+
+    def _load(self, key: str) -> CommandOutcome | None:
+        """The recorded result of a command, after repeating its effects on the session; None if there is none."""
+        session, record = self._session, record_of(self._session.turn)
+        if (step := record.steps.get(key)) is None:
+            return None
+        record.skip_question(_approval_key(key))
+        result = msgspec.json.decode(step.value, type=CommandOutcome)
+        session.budget.spent += result.spent
+        session.writer.counts = dict(result.counts)
+        session.pictures += result.pictures
+        return result
+
+    async def _run_and_record(self, key: str, command: Command, refusal: str) -> CommandOutcome:
+        """`refusal`: the result of a command that does not run."""
+        session, record = self._session, record_of(self._session.turn)
+        with record.running(key):
+            await record.may_begin()
+            spent_before, pictures_before = session.budget.spent, len(session.pictures)
+            cached = None if refusal else self._cached_reads.get(command.title)
+            if not refusal and cached is None:
                 refusal = await self._ask_for_approval(command, key)
-            body = refusal or (known.body if known else await self._run(tool, command, key))
-            size = known.size if known else len(body.encode())
+            body = refusal or (cached.body if cached else await self._run(command, key))
+            size = cached.size if cached else len(body.encode())
             result = CommandOutcome(
-                body=body.encode()[:BODY_LIMIT].decode("utf-8", "ignore"),
+                body=body.encode()[:MAX_RESULT_BYTES].decode("utf-8", "ignore"),
                 ok=_succeeded(body),
-                size=size if size > BODY_LIMIT else 0,
-                spent=session.budget.spent - before,
+                size=size if size > MAX_RESULT_BYTES else 0,
+                spent=session.budget.spent - spent_before,
                 counts=dict(session.writer.counts),
-                pictures=tuple(session.pictures[seen:]),
+                pictures=tuple(session.pictures[pictures_before:]),
                 interrupted=body is INTERRUPTED,
             )
-            await record_of(turn).record(key, result)
-        how = {"ok": result.ok, **({"interrupted": True} if result.interrupted else {})}
-        await session.writer.emit("tool_call", tool=tool.label(command), **how)
-        if result.ok and command.name in _SAFE:
-            self._read[command.title] = result
+            await record.record_step(key, result)
         return result
 
     async def _ask_for_approval(self, command: Command, key: str) -> str:
         """The result of a command that the caller does not approve; empty if it may run."""
         session = self._session
-        if session.approve is None or not needs_approval(command, await session.approve(session.tenant)):
+        approve = (await self._policies.of(session.tenant)).approve
+        # an answer counts, also if the policy has changed since the question
+        if not record_of(session.turn).has_answer(_approval_key(key)) and not needs_approval(
+            command, approve
+        ):
             return ""
+        try:
+            await self._tool(command).check(command, session)
+        except StoreUnavailable:
+            raise
+        except A2AError as error:
+            return f"ERR: {error.message}"
         return await ask_for_approval(session.turn, session.agent, command, key)
 
     def _tool(self, command: Command) -> Tool:
-        """A model that calls tools may call an unknown one."""
+        """The tool of a command. (A model that calls tools may call an unknown one.)"""
         return self._tools.get(command.name) or UnavailableTool(command.name, "there is no such command")
 
     def _refusal(self, command: Command, used: dict[str, int]) -> str:
-        tool, granted = self._tool(command), self._session.constitution.granted
-        if tool.bundle and tool.bundle not in granted:
+        """The result of a command that does not run; empty if it may. `used`: how many of each kind this reply had so far."""
+        if not self._session.constitution.grants(self._tool(command).bundle):
             return f"ERR: capability not granted: this agent may not use {command.name}"
         if command.name in _LIMITS:
             what, most = _LIMITS[command.name]
@@ -152,11 +178,12 @@ class Dispatch:
             if used[what] > most:
                 return f"SKIPPED: max {most} {what} in one reply"
         if not command.closed:
-            return f"ERR: the block was not closed with {ENDS[command.name]}; nothing was done"
+            return f"ERR: the block was not closed with {BLOCK_ENDS[command.name]}; nothing was done"
         return ""
 
-    async def _run(self, tool: Tool, command: Command, key: str) -> str:
-        session = self._session
+    async def _run(self, command: Command, key: str) -> str:
+        """The result of the command's tool, or the error."""
+        session, tool = self._session, self._tool(command)
         session.key = key
         try:
             if not await tool.repeatable(command, session):
@@ -176,12 +203,12 @@ class Dispatch:
 def _block_name(command: Command) -> str:
     if command.name == "/mem":
         return "SHARED MEMORY" if command.args.lower().startswith("shared") else "MEMORY"
-    return command.name[1:].upper()
+    return flatten(command.name[1:].upper(), 80)  # a model that calls tools may call one of any name
 
 
 def _title(command: Command) -> str:
     if command.name == "/parallel":
-        return f"{command.name} {len(children(command.body or ''))} children"
+        return f"{command.name} {len(parse_children(command.body or ''))} children"
     return flatten(command.title, 400)
 
 
@@ -219,6 +246,11 @@ def needs_approval(command: Command, approve: Collection[str]) -> bool:
     return verb not in _VERBS_WITHOUT_APPROVAL.get(name, ())
 
 
+def _approval_key(command: str) -> str:
+    """The key of the question about a command; `command`: the key of its result."""
+    return f"approve/{command}"
+
+
 async def ask_for_approval(turn: Turn, agent: str, command: Command, key: str) -> str:
     """Ask the caller. Returns the result for a command that is refused; empty if it may run.
 
@@ -236,7 +268,7 @@ async def ask_for_approval(turn: Turn, agent: str, command: Command, key: str) -
         details["body"] = body
     question = f"The agent {agent} wants to run this command. May it?\n{title}"
     answer: Approval = await record_of(turn).ask(
-        TaskState.INPUT_REQUIRED, question, Approval, f"approve/{key}", {}, details, fresh=True
+        TaskState.INPUT_REQUIRED, question, Approval, _approval_key(key), {}, details, fresh=True
     )
     if answer:
         return ""

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.recorded import ArtifactWriter
-from dragoman.engine.records import ArtifactInProgress
+from dragoman.engine.artifact_writer import ArtifactWriter
+from dragoman.engine.snapshot import ArtifactInProgress
 from dragoman.engine.turn import Turn, record_of
 from dragoman.model.content import Part
 
-STREAMS = 1000
-"""The ids of streams that stream `n` starts begin at `n * STREAMS + 1`."""
-EVENTS = 100_000
-"""Event numbers of stream `n` begin at `n * EVENTS`, so they do not depend on the order of streams."""
+STREAM_ID_STEP = 1000
+"""Stream `n` gives the streams that it starts the ids from `n * STREAM_ID_STEP + 1` on."""
+EVENT_NUMBER_STEP = 100_000
+"""Stream `n` numbers its events from `n * EVENT_NUMBER_STEP` on, so the numbers do not depend on the order of streams."""
 
 
 class HubEventWriter:
@@ -37,32 +37,34 @@ class HubEventWriter:
         self._turn, self._agent, self._depth, self._stream = turn, agent, depth, stream_id
         self.counts: dict[str, int] = {}
         """Events of each kind so far; part of the recorded result of a command."""
-        self._later = "" if turn.n == 1 else f"-{turn.n}"
+        self._turn_suffix = "" if turn.n == 1 else f"-{turn.n}"
         """Suffix of the artifact ids of a later turn."""
         self._text: ArtifactWriter | None = None
         self._relay: ArtifactWriter | None = None
-        self._held: list[tuple[str, dict[str, Any]]] | None = None
+        self._waiting: list[tuple[str, dict[str, Any]]] | None = None
         """Events that wait for the gate."""
-        self._known: Counter[bytes] = Counter()
+        self._earlier_events: Counter[bytes] = Counter()
         self._line: list[str] = []
         """The current line of forwarded text, in pieces."""
-        self._has_text = self._gap = False
-        self._old = ""
+        self._has_text = False
+        self._gap = False
+        """An empty line separates the next text from the reply before."""
+        self._earlier_text = ""
         """Forwarded text from before a crash, until this run has repeated all of it."""
-        self._again = 0
+        self._repeated = 0
         """Characters of it that this run has repeated."""
         if relayed:
-            self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._later)
-            self._remember([part.data for part in self._relay.keep()])
+            self._relay = turn.artifact("x-arbiter.events", id=events_id(turn.task_id) + self._turn_suffix)
+            self._load_earlier_events([part.data for part in self._relay.keep()])
         written = self._text_in_progress()
-        self._unrepeated = len(self._old) + sum(
+        self._unrepeated = len(self._earlier_text) + sum(
             len(part.text or "") for part in (written.parts if written is not None else ())
         )
         """Characters from before a crash that this run has not repeated."""
 
     @property
     def _text_id(self) -> str:
-        return f"{self._turn.task_id}-text-0{self._later}"
+        return f"{self._turn.task_id}-text-0{self._turn_suffix}"
 
     @property
     def relayed(self) -> bool:
@@ -76,7 +78,7 @@ class HubEventWriter:
     def next_stream(self) -> int:
         """The id for the next delegated stream."""
         self.counts["stream"] = n = self.counts.get("stream", 0) + 1
-        return self._stream * STREAMS + n
+        return self._stream * STREAM_ID_STEP + n
 
     async def emit(self, kind: str, /, **payload: Any) -> None:
         """Report an event of this agent."""
@@ -87,28 +89,28 @@ class HubEventWriter:
 
     async def forward(self, kind: str, payload: dict[str, Any]) -> None:
         """Report an event as it is, perhaps of another agent."""
-        if self._held is not None:
-            self._held.append((kind, payload))
+        if self._waiting is not None:
+            self._waiting.append((kind, payload))
             return
         if self._relay is not None:
             event = {"kind": kind, "data": payload}
             raw = msgspec.json.encode(event)
-            if self._known[raw] > 0:
-                self._known[raw] -= 1
+            if self._earlier_events[raw] > 0:
+                self._earlier_events[raw] -= 1
             else:
                 await self._relay.write(Part(data=event))
             return
-        if (part := ARTIFACTS.get(kind)) is not None:
-            await self._artifact(kind, part, payload)
+        if (part := ARTIFACT_EVENTS.get(kind)) is not None:
+            await self._write_artifact(kind, part, payload)
         await self._turn.note(kind, payload)
 
     def hold(self) -> None:
         """Hold events until `release`."""
-        self._held = []
+        self._waiting = []
 
     async def release(self, *, without: Collection[str] = ()) -> None:
         """Report the held events, except some kinds."""
-        held, self._held = self._held, None
+        held, self._waiting = self._waiting, None
         for kind, payload in held or ():
             if kind not in without:
                 await self.forward(kind, payload)
@@ -122,12 +124,12 @@ class HubEventWriter:
         self._has_text, self._gap = True, False
         self._unrepeated -= len(delta)
         if self._relay is None:
-            await self._writer().write(delta)
+            await self._text_writer().write(delta)
             return
         # Whole lines are the same however the model splits its reply.
         *lines, rest = delta.split("\n")
         for line in lines:
-            await self._relayed_text("".join(self._line) + line + "\n")
+            await self._relay_text("".join(self._line) + line + "\n")
             self._line = []
         self._line += [rest] if rest else []
 
@@ -135,17 +137,17 @@ class HubEventWriter:
         """The reply is complete; another may follow."""
         if self._line:
             line, self._line = "".join(self._line), []
-            await self._relayed_text(line)
+            await self._relay_text(line)
         self._gap = self._has_text
 
     async def close(self) -> None:
         """End the report. Text from before a crash that was not repeated is removed."""
         if self._relay is not None:
-            if self._old:
-                await self.emit("text", delta=self._old[: self._again], replaces=True)
+            if self._earlier_text:
+                await self.emit("text", delta=self._earlier_text[: self._repeated], replaces=True)
             return
         if self._text is None and self._text_in_progress() is not None:
-            await self._writer().write("")
+            await self._text_writer().write("")
         if self._text is not None:
             self._text.finish()
             self._text.close()
@@ -155,27 +157,27 @@ class HubEventWriter:
         known = record_of(self._turn).journal.snapshot.artifacts.get(self._text_id)
         return known if known is not None and known.turn == self._turn.n else None
 
-    def _writer(self) -> ArtifactWriter:
+    def _text_writer(self) -> ArtifactWriter:
         if self._text is None:
             self._text = self._turn.artifact("response", id=self._text_id, description="What the agent says.")
         return self._text
 
-    async def _relayed_text(self, delta: str) -> None:
+    async def _relay_text(self, delta: str) -> None:
         """Report text as an event, unless it is recorded; if it differs from the record, replace all of it."""
-        if not self._old:
+        if not self._earlier_text:
             await self.emit("text", delta=delta)
             return
-        old, at = self._old, self._again
-        self._again += len(delta)
-        if self._again < len(old) and old.startswith(delta, at):
+        old, at = self._earlier_text, self._repeated
+        self._repeated += len(delta)
+        if self._repeated < len(old) and old.startswith(delta, at):
             return
-        self._old, self._again = "", 0
+        self._earlier_text, self._repeated = "", 0
         if not delta.startswith(old[at:]):
             await self.emit("text", delta=old[:at] + delta, replaces=True)
         elif more := delta[len(old) - at :]:
             await self.emit("text", delta=more)
 
-    def _remember(self, events: list[dict[str, Any]]) -> None:
+    def _load_earlier_events(self, events: list[dict[str, Any]]) -> None:
         """Load the events from before a crash."""
         text: list[str] = []
         for event in events:
@@ -185,22 +187,23 @@ class HubEventWriter:
                     text.clear()
                 text.append(payload["delta"])
             else:
-                self._known[msgspec.json.encode(event)] += 1
-        self._old = "".join(text)
+                self._earlier_events[msgspec.json.encode(event)] += 1
+        self._earlier_text = "".join(text)
 
-    async def _artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
+    async def _write_artifact(self, kind: str, word: str, payload: dict[str, Any]) -> None:
+        """Report an event as an artifact `<task>-<word>-<number>`."""
         stream = n = payload["stream_id"]
         if kind != "sub_agent_response":
             count = f"{kind}/{stream}"
             seen = self.counts[count] = self.counts.get(count, -1) + 1
-            n = seen if stream == self._stream else stream * EVENTS + seen
+            n = seen if stream == self._stream else stream * EVENT_NUMBER_STEP + seen
         name, description, part = kind, "", _part(kind, payload)
         if kind == "file":
             name = payload["path"]
         elif kind == "sub_agent_response":
             description = f"{payload['agent']} (depth {payload['depth']})"
         writer = self._turn.artifact(
-            name, id=f"{self._turn.task_id}-{word}-{n}{self._later}", description=description
+            name, id=f"{self._turn.task_id}-{word}-{n}{self._turn_suffix}", description=description
         )
         await writer.write(part, last=True)
 
@@ -210,9 +213,9 @@ def events_id(task: str) -> str:
     return f"{task}-events"
 
 
-ARTIFACTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
+ARTIFACT_EVENTS = {"tool_call": "tool", "file": "file", "sub_agent_response": "sub"}
 """Events that are also artifacts, and the word in their ids."""
-ANSWERS = frozenset({"text", "sub_agent_response"})
+ANSWER_EVENTS = frozenset({"text", "sub_agent_response"})
 """Events that contain an answer."""
 _WITHOUT_DEPTH = frozenset({"text", "advisor", "escalation", "stream_end", "intent"})
 

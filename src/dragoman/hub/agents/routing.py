@@ -1,9 +1,9 @@
 """Which agent a request or an event is for.
 
-A request that names an agent is for that agent. Otherwise its words are compared with what each agent says it is and is
-for; confidence is how far the best one is ahead of the next. That is the same every time (`heuristic`). A model is asked
-instead (`llm`), or when words leave it open (`hybrid`); if it fails, or its reply cannot be read, the request stays where it
-is. `hand_over` gives a request to that agent, if the constitution of the one that was asked wants it.
+A request that names an agent is for that agent. Otherwise its words are compared with the role and the goal of each agent; the
+confidence says how far the best agent is ahead of the second. This always has the same result (`heuristic`). With `llm` a model is
+asked instead, with `hybrid` only if the words leave it open. If the model fails, or its reply cannot be read, the request stays with the
+agent that has it. `hand_over` delegates a request to the chosen agent, if the constitution of the agent that has it says so.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.agents.constitution import INDEX_ID, Constitution, Intent
-from dragoman.hub.agents.event_writer import ANSWERS
-from dragoman.hub.models import ChatMessage, Model, Prompt, Usage, traits_of
+from dragoman.hub.agents.event_writer import ANSWER_EVENTS
+from dragoman.hub.models import ChatMessage, Model, Prompt, Usage
 from dragoman.hub.models.calls import ModelReply, respond
 from dragoman.hub.quote import HOW_TO_READ, flatten, quote
 from dragoman.hub.tenants.policy import matches_glob
@@ -29,6 +29,7 @@ from dragoman.hub.tools.delegate import delegate
 _REQUEST_CHARACTERS = 8 * 1024
 """Characters of a request that are compared."""
 _MIN_SCORE = 2.0
+"""With a lower score no agent matches."""
 _COMMON_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -45,29 +46,34 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 class Guess(Struct, frozen=True, omit_defaults=True):
+    """The agent that a request is probably for; empty: none."""
+
     agent: str = ""
     confidence: float = 0.0
     source: str = "heuristic"
-    """Or `llm`."""
+    """`heuristic` or `llm`."""
     malformed: bool = False
     """The reply of the model could not be read."""
     usage: Usage = Usage()
 
     @property
-    def asked(self) -> bool:
-        """A model was."""
+    def asked_model(self) -> bool:
         return self.malformed or self.source == "llm"
 
 
 Ask = Callable[[Prompt], Awaitable[ModelReply]]
 
 
-async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model: str, ask: Ask) -> Guess:
-    """The agent that `text` is for. `model` is the one to ask, if `how` says so."""
+async def choose_agent(
+    text: str, agents: Sequence[Constitution], intent: Intent, model: str, ask: Ask
+) -> Guess:
+    """The agent that `text` is for. `model` is the one to ask, if `intent` says so."""
     found = (
-        await asyncio.to_thread(guess, text[:_REQUEST_CHARACTERS], agents) if how.mode != "llm" else Guess()
+        await asyncio.to_thread(guess, text[:_REQUEST_CHARACTERS], agents)
+        if intent.mode != "llm"
+        else Guess()
     )
-    if how.mode == "heuristic" or found.confidence >= how.min_confidence:
+    if intent.mode == "heuristic" or found.confidence >= intent.min_confidence:
         return found
     lines = [
         f"- {each.id}: {flatten(each.role)}. {flatten(each.goal)}" for each in agents if each.id != INDEX_ID
@@ -100,15 +106,15 @@ async def resolve(text: str, agents: Sequence[Constitution], how: Intent, model:
 
 def guess(text: str, agents: Iterable[Constitution]) -> Guess:
     """The most likely agent for `text`; empty if none matches."""
-    words, named = _words(text), set(re.findall(r"@([A-Za-z0-9_-]+)", text))
+    words, named = _stems(text), set(re.findall(r"@([A-Za-z0-9_-]+)", text))
     scores: list[tuple[float, str]] = []
     for agent in agents:
         if agent.id == INDEX_ID:
             continue
         if agent.id in named:
             return Guess(agent.id, 1.0)
-        is_, does = _words(f"{agent.id} {agent.name} {agent.role}"), _words(agent.goal)
-        scores.append((2.0 * len(words & is_) + len(words & (does - is_)), agent.id))
+        role, goal = _stems(f"{agent.id} {agent.name} {agent.role}"), _stems(agent.goal)
+        scores.append((2.0 * len(words & role) + len(words & (goal - role)), agent.id))
     scores.sort(key=lambda pair: (-pair[0], pair[1]))
     if not scores or scores[0][0] < _MIN_SCORE:
         return Guess()
@@ -133,7 +139,7 @@ class _Answer(Struct):
     confidence: float
 
 
-def _words(text: str) -> set[str]:
+def _stems(text: str) -> set[str]:
     """The significant words, without their endings."""
     found = re.findall(r"[^\W_]{3,}", text.lower())
     return {
@@ -143,15 +149,15 @@ def _words(text: str) -> set[str]:
     }
 
 
-def for_event(type: str, agents: Iterable[Constitution]) -> str:
+def agent_for_event(type: str, agents: Iterable[Constitution]) -> str:
     """The id of the agent with the longest pattern that matches, `index` if none does."""
-    fitting = [
+    matching = [
         (-len(pattern), agent.id)
         for agent in agents
         for pattern in agent.event_types
         if matches_glob(type, pattern)
     ]
-    return min(fitting, default=(0, INDEX_ID))[1]
+    return min(matching, default=(0, INDEX_ID))[1]
 
 
 async def hand_over(
@@ -165,7 +171,7 @@ async def hand_over(
     name = intent.model or (advisor.model if advisor is not None else "") or constitution.model
 
     async def guess() -> Guess:
-        return await resolve(text, await siblings(), intent, name, partial(respond, model))
+        return await choose_agent(text, await siblings(), intent, name, partial(respond, model))
 
     found = await session.turn.step("intent", guess)
     sure = found.confidence >= intent.min_confidence and intent.apply_routing
@@ -181,10 +187,10 @@ async def hand_over(
         applied_agent=target or session.agent,
         todo_seed_count=0,
         plan_seed_count=0,
-        **({"llm_used": True, "malformed": found.malformed} if found.asked else {}),
+        **({"llm_used": True, "malformed": found.malformed} if found.asked_model else {}),
     )
-    if found.asked:
-        await session.count_usage(found.usage, traits_of(model, name).name)
+    if found.asked_model:
+        await session.count_usage(found.usage, model.traits(name).name)
     if not target or target == session.agent:
         return None
     if constitution.gated:
@@ -193,5 +199,5 @@ async def hand_over(
     ok, answer = await delegate(session, target, text, "intent", stream, [], channel=channel)
     if ok:
         return target, answer
-    await writer.release(without=ANSWERS)
+    await writer.release(without=ANSWER_EVENTS)
     return None

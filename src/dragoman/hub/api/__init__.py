@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import A2AError
-from dragoman.hub.errors import NotFound
+from dragoman.errors import A2AError, InvalidParams, Unauthenticated, Unavailable
+from dragoman.hub.store.database import NEWEST, Place
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import READ, RUN
+from dragoman.hub.tenants.admission import OPEN_REQUEST_LIMIT
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
-from dragoman.server.mount import OURS, Header
-from dragoman.server.routes import ApiResponse, Handler, Route
+from dragoman.server.mount import OURS, RETRY_SECONDS, Header
+from dragoman.server.routes import ApiResponse, Handler, NotFound, Route
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant:", "admin", "anybody"
-"""`Route.access`. That of a route for tenants goes on with the scope."""
+"""Values of `Route.access`. For tenants, the scope follows: `tenant:read`."""
 
 
 class ApiRequest(common.ApiRequest[Tenant | None]):
@@ -73,8 +74,11 @@ class Error(Struct, omit_defaults=True):
     """A word for programs, such as `rate_limit`."""
     retry_after_seconds: int = 0
     existing: Any = None
-    """What is there already."""
+    """The thing that exists already."""
     existing_id: int = 0
+    request_id: str = ""
+    """Of a cancel: the request, which is not running."""
+    cancelled: bool | None = None
 
 
 JsonObject = dict[str, Any]
@@ -89,11 +93,35 @@ def page(name: str, found: Sequence[Any]) -> dict[str, Any]:
     return {"count": len(found), name: found}
 
 
+PAGE_START = {
+    "before_updated_at": "Only those that changed before this time.",
+    "before_id": "And, of those that changed at this time, the ones with a lower id: the `updated_at` and the `id` of the last of a page are "
+    "where the next one begins.",
+}
+"""The parameters of a list with the latest changed first."""
+
+
+def page_start(request: ApiRequest) -> Place:
+    """Where a page of such a list begins. Raises `InvalidParams`."""
+    at, id = request.query_int("before_updated_at"), request.query_int("before_id")
+    if id and not at:
+        why = "goes with before_id"
+        raise InvalidParams(f"before_updated_at {why}", fields=(("before_updated_at", why),))
+    return (at, id) if at else NEWEST
+
+
 def must_exist(found: T | None, what: str, id: object) -> T:
     """What was found. Raises `NotFound`."""
     if found is None:
         raise NotFound(f"there is no {what} {str(id)[:40]}")
     return found
+
+
+def stream_error(error: Exception, advice: str) -> dict[str, str]:
+    """The last `error` event of a stream that breaks: that the token of the reader is not valid any more, or else the advice."""
+    if isinstance(error, Unauthenticated):
+        return {"message": error.message, "reason": "unauthorized"}
+    return {"message": advice, "reason": "internal_error"}
 
 
 def error_response(error: A2AError) -> ApiResponse:
@@ -102,14 +130,19 @@ def error_response(error: A2AError) -> ApiResponse:
         body["fields"] = [{"field": field, "reason": why} for field, why in error.fields]
     if reason := error.metadata.get("reason"):
         body["reason"] = reason
-    for name in ("existing", "existing_id"):
+    for name in ("existing", "existing_id", "request_id", "cancelled"):
         if (value := getattr(error, name, None)) is not None:
             body[name] = value
     headers: list[Header] = []
-    if error.retry_after is not None:
-        wait = max(1, round(error.retry_after))
+    after = error.retry_after
+    if after is None and isinstance(error, Unavailable):
+        after = RETRY_SECONDS
+    if after is not None:
+        wait = max(1, round(after))
         body["retry_after_seconds"] = wait
         headers.append((b"retry-after", b"%d" % wait))
+    if reason == OPEN_REQUEST_LIMIT:
+        headers.append((b"connection", b"close"))  # the limit saves connections
     if error.http == 401:
         headers += [(b"www-authenticate", b'Bearer realm="dragoman"'), OURS]
     return ApiResponse(body, error.http, headers)

@@ -52,13 +52,8 @@ class ModelList(Struct):
     models: list[ModelInfo]
 
 
-def routes(
-    hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table], *, strict: bool = False
-) -> list[Route]:
-    """`table` returns the table that these routes become part of: the OpenAPI document describes all of it.
-
-    `strict`: the card has no members for clients of other versions.
-    """
+def routes(hub: Hub, models: Sequence[ModelInfo], table: Callable[[], Table]) -> list[Route]:
+    """`table` returns the table that these routes become part of: the OpenAPI document describes all of it."""
     api = RouteList("about", access=ANYBODY)
     described: dict[str, Any] = {}
     """Built at the first request: it takes milliseconds, and anybody may ask."""
@@ -76,13 +71,13 @@ def routes(
         url = request.exchange.base_url() + "/v1/a2a"
         interface = Interface(url=url, protocol_binding=JSONRPC, protocol_version="1.0")
         placed = replace(STUB, supported_interfaces=(interface,))
-        card = write_card(placed, ARBITER) if strict else superset_card(placed, home=ARBITER)
+        card = write_card(placed, ARBITER) if hub.settings.strict else superset_card(placed, home=ARBITER)
         return ApiResponse(card, headers=((b"cache-control", b"public, max-age=300"),))
 
     @api.add("GET", "/v1/openapi.json", "This document.", JsonObject)
     async def describe(request: ApiRequest) -> Any:
         if not described:
-            described.update(document(table(), ""))
+            described.update(document(table()))
         return {**described, "servers": [{"url": request.exchange.base_url()}]}
 
     @api.add("GET", "/v1/models", "The models of the hub.", ModelList, access=TENANT + READ)
@@ -112,8 +107,8 @@ EVENTS = """A stream of server-sent events: `request_received` first, then `stre
 event continues the stream after it (`GET /v1/requests/{id}/events`, `Last-Event-ID`)."""
 
 
-def document(table: Table, url: str) -> dict[str, Any]:
-    """The document for a hub that is seen at `url`."""
+def document(table: Table) -> dict[str, Any]:
+    """The document, without the address of the hub."""
     description = "Agents of many tenants. The same agents answer over A2A at `/v1/a2a/agents/{id}`."
     bearer = {"type": "http", "scheme": "bearer"}
     whose = "A tenant's token, `atr_…`, or that of a user; the scope that it needs is named."
@@ -121,7 +116,7 @@ def document(table: Table, url: str) -> dict[str, Any]:
         **describe_routes(
             table,
             about={"title": "Dragoman hub", "version": "1", "description": description},
-            url=url,
+            url="",
             error=Error,
             security_schemes={
                 "tenant": {**bearer, "description": whose},

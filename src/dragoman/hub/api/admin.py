@@ -15,14 +15,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.api import ADMIN, TENANT, ApiRequest, RouteList, page, page_type
-from dragoman.hub.api.agents import DailyUsageList, HubPolicy, TenantPolicy, describe_policy, wanted_days
-from dragoman.hub.errors import Conflict
+from dragoman.hub.api.agents import DailyUsageList, HubPolicy, TenantPolicy, describe_policy, read_days
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import MANAGE, MAX_OVERLAP_SECONDS, READ, Token
 from dragoman.hub.tenants.lifecycle import file_name
 from dragoman.hub.tenants.policy import Policy
-from dragoman.server.routes import ApiResponse, Natural, Pieces, Route
+from dragoman.server.routes import ApiResponse, Conflict, Natural, Pieces, Route
 
 Overlap = Annotated[int, Meta(ge=0, le=MAX_OVERLAP_SECONDS)]
 
@@ -31,8 +30,8 @@ class NewTenant(Struct):
     name: str
 
 
-class AdminTokenRotation(Struct, forbid_unknown_fields=True):
-    """How many seconds the old token stays valid."""
+class Rotation(Struct, forbid_unknown_fields=True):
+    """How many seconds the old tokens stay valid."""
 
     overlap_seconds: Overlap = 0
 
@@ -148,7 +147,7 @@ class TenantPolicyDetails(TenantPolicy):
     """What differs from the policy of the hub."""
 
 
-class AuditEntry(Struct):
+class AuditEntryInfo(Struct):
     id: int
     at: int
     actor: str
@@ -159,7 +158,7 @@ class AuditEntry(Struct):
 
 TokenList = page_type("TokenList", "tokens", TokenInfo)
 DeletionList = page_type("DeletionList", "deletions", Deletion)
-AuditEntryList = page_type("AuditEntryList", "entries", AuditEntry)
+AuditEntryList = page_type("AuditEntryList", "entries", AuditEntryInfo)
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -188,10 +187,9 @@ def routes(hub: Hub) -> list[Route]:
         tenant = await tenants.find(request.path["id"])
         if body.name is not UNSET:
             tenant = await hub.rename_tenant(tenant, body.name)
-        if body.max_concurrent is not UNSET or body.rate_per_min is not UNSET:
-            most = tenant.max_running if body.max_concurrent is UNSET else body.max_concurrent
-            rate = tenant.per_minute if body.rate_per_min is UNSET else body.rate_per_min
-            tenant = await tenants.limit(tenant, most, rate)
+        limits = {"max_running": body.max_concurrent, "per_minute": body.rate_per_min}
+        if given := {name: limit for name, limit in limits.items() if limit is not UNSET}:
+            tenant = await tenants.limit(tenant, **given)
         stopped = 0
         if body.disabled is not UNSET and body.disabled != tenant.disabled:
             tenant = await tenants.disable(tenant, body.disabled)
@@ -224,7 +222,7 @@ def routes(hub: Hub) -> list[Route]:
     rotate_summary = "Replace all tokens by one with the scope admin. Requests of the old ones are canceled, unless they overlap."
 
     @api.add("POST", f"{one}/rotate-token", rotate_summary, TenantWithToken)
-    async def rotate(request: ApiRequest, body: AdminTokenRotation) -> Any:
+    async def rotate(request: ApiRequest, body: Rotation) -> Any:
         tenant = await tenants.find(request.path["id"])
         tenant, token = await tenants.rotate(tenant, overlap=body.overlap_seconds)
         stopped, _ = await hub.stop_tenant(tenant)
@@ -246,17 +244,18 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("PATCH", own, policy_summary, TenantPolicyDetails, body=PolicyChange)
     async def change_policy(request: ApiRequest) -> Any:
         tenant = await tenants.find(request.path["id"])
-        await hub.policies.change(tenant.id, await request.json(dict[str, Any]))
+        changes = await request.json(dict[str, Any], required=False)
+        await hub.policies.change(tenant.id, changes)
         return {**await describe_policy(hub, tenant.id), "own": await hub.policies.own(tenant.id)}
 
     admin_summary = "Replace the admin token. The old one may stay valid for a while."
 
     @api.add("POST", "/v1/admin/rotate-token", admin_summary, AdminToken)
-    async def rotate_admin(request: ApiRequest, body: AdminTokenRotation) -> Any:
-        if hub.admin_token_is_set:
+    async def rotate_admin_token(request: ApiRequest, body: Rotation) -> Any:
+        if hub.settings.admin_token:
             raise Conflict("the admin token is the setting admin_token: change it there, and restart the hub")
         overlap, made = body.overlap_seconds, list[str]()
-        await tenants.rotate_admin(show=made.append, overlap=overlap, actor="admin")
+        await tenants.rotate_admin_token(show=made.append, overlap=overlap, actor="admin")
         return {"token": made[-1]}
 
     days = {"days": "The last days, today included: 30, at most 366."}
@@ -265,7 +264,7 @@ def routes(hub: Hub) -> list[Route]:
         "GET", "/v1/admin/usage", "Tokens and money of models by tenant and day.", DailyUsageList, query=days
     )
     async def usage(request: ApiRequest) -> Any:
-        return page("usage", await hub.usages.since(wanted_days(request)))
+        return page("usage", await hub.usages.since(read_days(request)))
 
     filters = {"before_id": "Only entries before this one.", "limit": "50, at most 200."}
 
@@ -313,13 +312,17 @@ def token_routes(hub: Hub) -> list[Route]:
     async def own(request: ApiRequest) -> tuple[Tenant, str]:
         return request.tenant, request.tenant.actor
 
-    async def named(request: ApiRequest) -> tuple[Tenant, str]:
+    async def find_tenant(request: ApiRequest) -> tuple[Tenant, str]:
         return await hub.tenants.find(request.path["tenant"]), "admin"
 
     return [
         *_token_routes(hub, RouteList("tokens", read=MANAGE, write=MANAGE), "/v1/tokens", own, keep_one=True),
         *_token_routes(
-            hub, RouteList("admin", access=ADMIN), "/v1/admin/tenants/{tenant}/tokens", named, keep_one=False
+            hub,
+            RouteList("admin", access=ADMIN),
+            "/v1/admin/tenants/{tenant}/tokens",
+            find_tenant,
+            keep_one=False,
         ),
     ]
 
@@ -338,31 +341,31 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     async def list_tokens(request: ApiRequest) -> Any:
         tenant, _ = await find(request)
         found = await tokens.list(tenant.id, revoked=request.query_flag("revoked", False))
-        return page("tokens", [token.public for token in found])
+        return page("tokens", [show_token(token) for token in found])
 
     @api.add("POST", all, "Create a token. It is shown only here.", TokenWithSecret, status=201)
     async def create(request: ApiRequest, body: NewToken) -> ApiResponse:
         tenant, actor = await find(request)
         expires = _expiry(body)
         token, secret = await tokens.create(tenant.id, body.name, body.scope, expires_at=expires, actor=actor)
-        return ApiResponse({"token": token.public, "secret": secret}, 201)
+        return ApiResponse({"token": show_token(token), "secret": secret}, 201)
 
     @api.add("GET", one, "Get a token or a user, without the secret.", TokenResponse)
     async def get(request: ApiRequest) -> Any:
         tenant, _ = await find(request)
-        return {"token": (await tokens.find(tenant.id, request.path_id())).public}
+        return {"token": show_token(await tokens.find(tenant.id, request.path_id()))}
 
     @api.add("PATCH", one, "Unblock a user.", TokenResponse)
     async def allow(request: ApiRequest, body: TokenChange) -> Any:
         tenant, actor = await find(request)
-        return {"token": (await tokens.allow(tenant.id, request.path_id(), actor=actor)).public}
+        return {"token": show_token(await tokens.unblock(tenant.id, request.path_id(), actor=actor))}
 
     @api.add("DELETE", one, "Revoke a token, or block a user. Its requests are canceled.", RevokedToken)
     async def revoke(request: ApiRequest) -> Any:
         tenant, actor = await find(request)
         token = await tokens.revoke(tenant.id, request.path_id(), actor=actor, keep_one=keep_one)
         stopped, _ = await hub.stop_tenant(tenant)
-        return {"token": token.public, "cancelled": stopped}
+        return {"token": show_token(token), "cancelled": stopped}
 
     summary = (
         "Replace a token by a new one of the same name and scope. The old one may stay valid for a while."
@@ -375,7 +378,7 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
             tenant.id, request.path_id(), overlap=body.overlap_seconds, expires_at=_expiry(body), actor=actor
         )
         stopped, _ = await hub.stop_tenant(tenant)
-        return {"token": token.public, "secret": secret, "cancelled": stopped}
+        return {"token": show_token(token), "secret": secret, "cancelled": stopped}
 
     async def export(request: ApiRequest) -> ApiResponse:
         tenant, _ = await find(request)
@@ -398,6 +401,10 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
             return describe_caller(request.tenant, request.tenant.token)
 
     return api
+
+
+def show_token(token: Token) -> TokenInfo:
+    return msgspec.convert(token, TokenInfo, from_attributes=True)
 
 
 def describe_caller(tenant: Tenant, token: Token | None) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.agent.agent import Agent
-from dragoman.catalogue.entry import UP, Entry, Health
-from dragoman.catalogue.sources import Described, Viewer
+from dragoman.catalogue.entry import UP, AgentHealth, Entry
+from dragoman.catalogue.sources import CatalogueViewer, DescriptionCache
 from dragoman.client.signature import UNSIGNED
 from dragoman.dialects.cards import superset_card
 from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
-from dragoman.hub.agents.constitution import Constitution, schema
+from dragoman.hub.agents.constitution import Constitution, constitution_schema
 from dragoman.hub.api import (
     ANYBODY,
     TENANT,
@@ -29,7 +29,6 @@ from dragoman.hub.api import (
     page_type,
 )
 from dragoman.hub.api.access import AGENTS_PATH, authenticate
-from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.spending import MAX_DAYS, DailyUsage, UsedToday
@@ -37,7 +36,7 @@ from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import MANAGE, READ
 from dragoman.hub.tenants.policy import Policy
 from dragoman.model.card import AgentCard
-from dragoman.server.routes import ApiResponse, Route
+from dragoman.server.routes import ApiResponse, NotFound, Route
 
 
 class AgentInfo(Constitution, kw_only=True, omit_defaults=True):  # type: ignore[misc]
@@ -92,7 +91,15 @@ def routes(hub: Hub) -> list[Route]:
         entries = [entry.public for entry in await catalogue.list(request.tenant.id)]
         return page("agents", entries + [_describe_code(agent) for agent in catalogue.code.values()])
 
-    @api.add("POST", all, "Create an agent from a constitution.", AgentInfo, body=Constitution, status=201)
+    @api.add(
+        "POST",
+        all,
+        "Create an agent from a constitution.",
+        AgentInfo,
+        body=Constitution,
+        needs_body=True,
+        status=201,
+    )
     async def create(request: ApiRequest) -> ApiResponse:
         entry = await catalogue.create(request.tenant.id, await request.json(dict[str, Any]))
         return ApiResponse(entry.public, 201, ((b"location", f"/v1/agents/{entry.id}".encode()),))
@@ -105,17 +112,24 @@ def routes(hub: Hub) -> list[Route]:
         return found.public if isinstance(found, CatalogueEntry) else _describe_code(found)
 
     @api.add(
-        "PATCH", one, "Replace a constitution. Running tasks keep the old one.", AgentInfo, body=Constitution
+        "PATCH",
+        one,
+        "Replace a constitution. Running tasks keep the old one.",
+        AgentInfo,
+        body=Constitution,
+        needs_body=True,
     )
     async def replace(request: ApiRequest) -> Any:
         body = await request.json(dict[str, Any])
         return (await catalogue.replace(request.tenant.id, request.path["id"], body)).public
 
-    @api.add("PUT", one, "Replace or create an agent.", AgentInfo, body=Constitution, also=(201,))
+    @api.add(
+        "PUT", one, "Replace or create an agent.", AgentInfo, body=Constitution, needs_body=True, also=(201,)
+    )
     async def put(request: ApiRequest) -> ApiResponse:
         id, tenant = request.path["id"], request.tenant.id
         known = await catalogue.find(tenant, id) is not None
-        entry = await catalogue.replace(tenant, id, await request.json(dict[str, Any]), make=True)
+        entry = await catalogue.replace(tenant, id, await request.json(dict[str, Any]), create=True)
         return ApiResponse(entry.public, 200 if known else 201)
 
     @api.add("DELETE", one, "Delete an agent. Its tasks stay readable.", status=204)
@@ -138,7 +152,7 @@ def routes(hub: Hub) -> list[Route]:
 
     check, summary = "/v1/constitutions/validate", "Check a constitution without storing it."
 
-    @api.add("POST", check, summary, Validation, body=Constitution, access=TENANT + READ)
+    @api.add("POST", check, summary, Validation, body=Constitution, needs_body=True, access=TENANT + READ)
     async def validate(request: ApiRequest) -> Any:
         try:
             read = await catalogue.read_inline(request.tenant.id, await request.json(dict[str, Any]))
@@ -153,7 +167,7 @@ def routes(hub: Hub) -> list[Route]:
         "GET", "/v1/usage", "Tokens and money of models by day, agent and model.", DailyUsageList, query=days
     )
     async def usage(request: ApiRequest) -> Any:
-        return page("usage", await hub.usages.since(wanted_days(request), request.tenant.id))
+        return page("usage", await hub.usages.since(read_days(request), request.tenant.id))
 
     @api.add("GET", "/v1/policy", "What this tenant may use and store, and what it uses.", TenantPolicy)
     async def policy(request: ApiRequest) -> Any:
@@ -167,7 +181,7 @@ def routes(hub: Hub) -> list[Route]:
         access=ANYBODY,
     )
     async def describe(request: ApiRequest) -> Any:
-        return schema()
+        return constitution_schema()
 
     return api
 
@@ -177,11 +191,14 @@ async def describe_policy(hub: Hub, tenant: int) -> dict[str, Any]:
     return {
         "policy": await hub.policies.of(tenant),
         "today": await hub.spending.today(tenant),
-        "stored": {**await hub.policies.stored(tenant), "request_bytes": await hub.request_bytes(tenant)},
+        "stored": {
+            **await hub.policies.stored(tenant),
+            "request_bytes": await hub.store.index.size(str(tenant)),
+        },
     }
 
 
-def wanted_days(request: ApiRequest) -> int:
+def read_days(request: ApiRequest) -> int:
     days = request.query_int("days", 30, MAX_DAYS)
     if not days:
         raise InvalidParams("days must be at least 1", fields=(("days", "is 0"),))
@@ -203,9 +220,9 @@ MAX_LISTED = 5000
 class HubSource:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._described = Described()
+        self._descriptions = DescriptionCache()
 
-    async def entries(self, viewer: Viewer) -> Sequence[Entry]:
+    async def entries(self, viewer: CatalogueViewer) -> Sequence[Entry]:
         hub = self._hub
         if viewer.operator:
             found: list[Entry] = []
@@ -223,6 +240,8 @@ class HubSource:
             tenant = await authenticate(hub, header, viewer.exchange.path)
         except (Unauthenticated, Forbidden):
             return ()
+        viewer.exchange.at_end = await hub.admission.open_request(tenant)
+        await hub.admission.admit_read(tenant)
         viewer.known, viewer.tenant = True, tenant.name
         return await self._of_tenant(tenant)
 
@@ -235,13 +254,13 @@ class HubSource:
         return [self._entry(tenant, name, card) for name, card in dict([*own, *shared]).items()]
 
     def _entry(self, tenant: Tenant, name: str, card: AgentCard) -> Entry:
-        about, digest = self._described.get((tenant.key, name), name, card)
+        about, digest = self._descriptions.get((tenant.key, name), name, card)
         return Entry(
             name=name,
             tenant=tenant.name,
             path=AGENTS_PATH + name,
             private=True,
-            health=Health(state=UP),
+            health=AgentHealth(state=UP),
             signature=UNSIGNED,
             description=about,
             digest=digest,

@@ -10,15 +10,14 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api import ApiRequest, RouteList, page, page_type
-from dragoman.hub.api.requests import KEY, NewRequest, start_request
-from dragoman.hub.errors import NotFound
+from dragoman.hub.api import PAGE_START, ApiRequest, RouteList, page, page_start, page_type
+from dragoman.hub.api.requests import IDEMPOTENCY_KEY, NewRequest, start_and_stream
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile
 from dragoman.hub.store.conversations import Conversation
 from dragoman.hub.store.tokens import MANAGE
 from dragoman.server.mount import Header
-from dragoman.server.routes import ApiResponse, Pieces, Route
+from dragoman.server.routes import ApiResponse, NotFound, Pieces, Route
 
 
 class NewConversation(Struct):
@@ -80,11 +79,11 @@ def routes(hub: Hub) -> list[Route]:
         )
         return ApiResponse(made, 201, ((b"location", f"/v1/conversations/{made.id}".encode()),))
 
-    filters = {"limit": "50, at most 200.", "before_updated_at": "Only those that changed before this time."}
+    filters = {"limit": "50, at most 200.", **PAGE_START}
 
     @api.add("GET", all, "List conversations, the latest changed first.", ConversationList, query=filters)
     async def list_all(request: ApiRequest) -> Any:
-        before, limit = request.query_int("before_updated_at"), request.query_limit(50, 200)
+        before, limit = page_start(request), request.query_limit(50, 200)
         found = await conversations.list(request.tenant.id, before=before, limit=limit)
         return page("conversations", found)
 
@@ -116,10 +115,10 @@ def routes(hub: Hub) -> list[Route]:
 
     send_summary = "Send a message and stream the answer. The agent sees up to a hundred earlier messages."
 
-    @api.add("POST", f"{one}/messages", send_summary, headers=KEY, streams=True)
+    @api.add("POST", f"{one}/messages", send_summary, headers=IDEMPOTENCY_KEY, streams=True)
     async def send_message(request: ApiRequest, body: NewRequest) -> None:
         conversation = await conversations.find(request.tenant.id, request.path_id())
-        await start_request(hub, request, body, agent=conversation.agent_id, conversation=conversation)
+        await start_and_stream(hub, request, body, agent=conversation.agent_id, conversation=conversation)
 
     return api + file_routes(hub)
 
@@ -143,20 +142,28 @@ def file_routes(hub: Hub) -> list[Route]:
         tenant = request.tenant.id
         conversation = await hub.conversations.find(tenant, request.path_id())
         pieces, mime = request.exchange.body_pieces(), request.exchange.header(b"content-type")
-        stored = await artifacts.put_pieces(tenant, conversation.id, request.query("path"), pieces, mime)
+        length = request.exchange.header(b"content-length")
+        stored = await artifacts.put_pieces(
+            tenant,
+            conversation.id,
+            request.query("path"),
+            pieces,
+            mime,
+            size=int(length) if length.isdecimal() else None,
+        )
         return ApiResponse(stored, 201 if stored.created else 200)
 
     @api.add("GET", of, "List the files of a conversation.", FileList)
     async def list_of(request: ApiRequest) -> Any:
         conversation = await hub.conversations.find(request.tenant.id, request.path_id())
-        return page("artifacts", await artifacts.list(request.tenant.id, conversation.id))
+        return page("artifacts", await artifacts.of_conversation(request.tenant.id, conversation.id))
 
-    limit_only = {"limit": "200, at most 500."}
+    filters = {"limit": "200, at most 500.", **PAGE_START}
 
-    @api.add("GET", "/v1/artifacts", "List all files, newest first.", FileList, query=limit_only)
+    @api.add("GET", "/v1/artifacts", "List all files, newest first.", FileList, query=filters)
     async def list_all(request: ApiRequest) -> Any:
-        limit = request.query_limit(200, 500)
-        return page("artifacts", await artifacts.list(request.tenant.id, limit=limit))
+        before, limit = page_start(request), request.query_limit(200, 500)
+        return page("artifacts", await artifacts.list(request.tenant.id, before=before, limit=limit))
 
     async def find(request: ApiRequest) -> StoredFile:
         """The file of the path, which is in the conversation of the path, if that names one."""
@@ -185,9 +192,10 @@ def file_routes(hub: Hub) -> list[Route]:
     async def delete(request: ApiRequest) -> None:
         await artifacts.delete(request.tenant.id, (await find(request)).id)
 
+    known = {"If-None-Match": "The `ETag` of a content that is known: 304 if it is still the same."}
     for one in (f"{of}/{{aid}}", "/v1/artifacts/{aid}"):
         api.add("GET", one, "Get the metadata of a file.", StoredFile)(find)
-        api.add("GET", f"{one}/raw", "Get the content of a file.", bytes, also=(304,))(read)
+        api.add("GET", f"{one}/raw", "Get the content of a file.", bytes, headers=known, also=(304,))(read)
         api.add("DELETE", one, "Delete a file.", status=204)(delete)
     return api
 

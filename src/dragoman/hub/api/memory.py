@@ -9,16 +9,16 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.hub.agents.constitution import Memory as Ranking
-from dragoman.hub.api import ApiRequest, RouteList, must_exist, page, page_type
+from dragoman.hub.api import PAGE_START, ApiRequest, RouteList, must_exist, page, page_start, page_type
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.artifacts import StoredFile
-from dragoman.hub.store.memories import SHARED
+from dragoman.hub.store.memories import SHARED, ScratchpadInfo
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch, Relation
 from dragoman.server.routes import Natural, Route
 
 MAX_GRAPH_CHARACTERS, MAX_GRAPH_RELATIONS = 8 << 20, 10_000
-FIRST_MILLISECONDS = 10**11
-"""Times from here on are milliseconds: as seconds they would be three thousand years away."""
+MIN_MILLISECONDS = 10**11
+"""A larger time is in milliseconds. As seconds, it would be three thousand years away."""
 
 
 class NewMemoryEntry(Struct):
@@ -47,12 +47,6 @@ class NewRelation(Struct):
     source_id: Natural
     target_id: Natural
     relation: str
-
-
-class ScratchpadInfo(Struct):
-    agent_id: str
-    size: int
-    updated_at: int
 
 
 class ScratchpadList(Struct):
@@ -84,9 +78,7 @@ def routes(hub: Hub) -> list[Route]:
 
     @api.add("GET", "/v1/memory", "List scratchpads.", ScratchpadList)
     async def list_pads(request: ApiRequest) -> Any:
-        names = ("agent_id", "size", "updated_at")
-        found = await pads.list(request.tenant.id)
-        return {"scratchpads": [dict(zip(names, each, strict=True)) for each in found]}
+        return {"scratchpads": await pads.list(request.tenant.id)}
 
     @api.add(
         "GET", "/v1/memory/{agent_id}", "Get the scratchpad of an agent; `*` is the shared one.", Scratchpad
@@ -111,7 +103,7 @@ def routes(hub: Hub) -> list[Route]:
             artifact_id=body.artifact_id,
             conversation=body.conversation_id,
             supersedes=body.supersedes_ids,
-            at=at // 1000 if at and at >= FIRST_MILLISECONDS else at,
+            at=at // 1000 if at and at >= MIN_MILLISECONDS else at,
         )
 
     filters = {
@@ -119,7 +111,7 @@ def routes(hub: Hub) -> list[Route]:
         "type": "Only these types, with commas between them (first, in a search).",
         "tag": "Only entries with this tag (first, in a search).",
         "since": "Only entries that changed at this time or later.",
-        "before_updated_at": "Only entries that changed before this time.",
+        **PAGE_START,
         "conversation_id": "Those of this conversation (first, in a search).",
         "as_of": "The entries that were valid at this time.",
         "limit": "50, at most 200.",
@@ -154,7 +146,7 @@ def routes(hub: Hub) -> list[Route]:
             types=types,
             tag=tag,
             since=request.query_int("since"),
-            before=request.query_int("before_updated_at") or None,
+            before=page_start(request),
             conversation=conversation or None,
             as_of=as_of,
             limit=limit,
@@ -198,6 +190,7 @@ def routes(hub: Hub) -> list[Route]:
         "source_id": "From this entry.",
         "target_id": "To this entry.",
         "relation": "Of this kind.",
+        "after_id": "Only relations after this one.",
         "limit": "200, at most 1000.",
     }
 
@@ -210,6 +203,7 @@ def routes(hub: Hub) -> list[Route]:
             source=request.query_int("source_id") or None,
             target=request.query_int("target_id") or None,
             relation=kinds[0] if kinds else None,
+            after=request.query_int("after_id"),
             limit=request.query_limit(200, 1000),
         )
         return page("relations", found)
@@ -217,7 +211,7 @@ def routes(hub: Hub) -> list[Route]:
     @api.add("DELETE", "/v1/memory/relations/{id}", "Delete a relation.", status=204)
     async def delete_relation(request: ApiRequest) -> None:
         id = request.path_id()
-        must_exist(await memories.unrelate(request.tenant.id, id) or None, "relation", id)
+        must_exist(await memories.delete_relation(request.tenant.id, id) or None, "relation", id)
 
     @api.add(
         "GET",

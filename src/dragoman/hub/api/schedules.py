@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import INDEX_ID
-from dragoman.hub.api import ApiRequest, RouteList, must_exist, page, page_type
+from dragoman.hub.api import ApiRequest, RouteList, must_exist, page, page_type, stream_error
 from dragoman.hub.conversations.events import EventFrames, HubEvent
-from dragoman.hub.errors import NotFound
 from dragoman.hub.hub import Hub
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store.schedules import STATES as SCHEDULE_STATES
 from dragoman.hub.store.schedules import RunInfo, Schedule, ScheduledRun, ScheduleFields
 from dragoman.hub.store.todos import OPEN, STATES, Todo
-from dragoman.server.routes import HEAD_OF_STREAM, ApiResponse, Natural, Route
+from dragoman.server.routes import HEAD_OF_STREAM, LAST_EVENT_ID, ApiResponse, Natural, NotFound, Route
 
 
 class NewTodo(Struct):
@@ -43,7 +42,7 @@ class NewSchedule(Struct):
 
 
 class ScheduleChange(Struct, forbid_unknown_fields=True):
-    status: str
+    status: Literal["active", "paused"]
 
 
 class ScheduleInfo(ScheduleFields, frozen=True, kw_only=True):
@@ -80,6 +79,7 @@ def todo_routes(hub: Hub) -> list[Route]:
     filters = {
         "conversation_id": "Those of this conversation or of none; default: all.",
         "state": "Only these states, with commas between them; default: pending and in progress.",
+        "after_id": "Only todos after this one.",
         "limit": "200, at most 500.",
     }
 
@@ -89,6 +89,7 @@ def todo_routes(hub: Hub) -> list[Route]:
             request.tenant.id,
             states=request.query_words("state", STATES) or OPEN,
             conversation=request.query_int("conversation_id") or None,
+            after=request.query_int("after_id"),
             limit=request.query_limit(200, 500),
         )
         return page("todos", found)
@@ -200,7 +201,7 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
 
     stream_summary = "Stream notifications about runs, from now on or after `Last-Event-ID`."
 
-    @api.add("GET", "/v1/notifications/stream", stream_summary, streams=True)
+    @api.add("GET", "/v1/notifications/stream", stream_summary, headers=LAST_EVENT_ID, streams=True)
     async def notifications(request: ApiRequest) -> ApiResponse | None:
         if request.exchange.method == "HEAD":
             return HEAD_OF_STREAM
@@ -209,7 +210,9 @@ def routes(hub: Hub, scheduler: Scheduler) -> list[Route]:
             request.exchange,
             hub.admission.while_valid(request.tenant.principal, news),
             EventFrames(),
-            failed=lambda error: HubEvent("error", {"message": "the stream broke; see GET /v1/runs"}).frame,
+            failed=lambda error: (
+                HubEvent("error", stream_error(error, "the stream broke; see GET /v1/runs")).frame
+            ),
         )
         return None
 

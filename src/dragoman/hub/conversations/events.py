@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from dragoman.dialects.arbiter import with_reply
 from dragoman.engine.engine import Engine
 from dragoman.engine.follow import Reader, Readers
-from dragoman.engine.protocols import Head
-from dragoman.engine.records import Mail, Note, Record, Snapshot
-from dragoman.hub.agents.event_writer import ARTIFACTS
+from dragoman.engine.protocols import Head, TaskInfo
+from dragoman.engine.records import Mail, Note, Record
+from dragoman.engine.snapshot import Snapshot
+from dragoman.hub.agents.event_writer import ARTIFACT_EVENTS
 from dragoman.hub.metadata import ARBITER
 from dragoman.hub.models import Usage
 from dragoman.hub.store.conversations import Conversations
@@ -42,7 +43,7 @@ class HubEvent(NamedTuple):
     kind: str
     payload: dict[str, Any]
     seq: int = 0
-    """0: it is not the last event of its record."""
+    """The number of its record. Only the last event of a record has it; 0: the others."""
 
     @property
     def frame(self) -> bytes:
@@ -58,17 +59,17 @@ class EventFrames:
 
 
 async def events(
-    readers: Readers, snapshot: Snapshot, reading: HubEventReader, since: int = 0
+    readers: Readers, head: Head, event_reader: HubEventReader, since: int = 0
 ) -> AsyncIterator[list[HubEvent]]:
     """The events after `since`, up to `done`, as they happen."""
-    with Reader(readers, snapshot, 0) as reader:
+    with Reader(readers, head, 0) as reader:
         ended = False
         while not ended:
             records = await reader.next()
-            batch = [event for record in records for event in reading.read(record) if record.seq > since]
-            waits = records[-1].kind == "ask" and records[-1].seq >= snapshot.seq  # else it has been answered
+            batch = [event for record in records for event in event_reader.read(record) if record.seq > since]
+            waits = records[-1].kind == "ask" and records[-1].seq >= head.seq  # else it has been answered
             if waits:
-                batch += reading.waiting(records[-1])
+                batch += event_reader.waiting(records[-1])
             ended = waits or any(record.terminal for record in records)
             if batch:
                 yield batch
@@ -77,9 +78,9 @@ async def events(
 class HubEventReader:
     """Turns the records of one log, from its start, into events."""
 
-    def __init__(self, tenant: Tenant, asked: StoredRequest, *, code: bool = False) -> None:
-        self._tenant, self._asked, self._code = tenant, asked, code
-        self._text = f"{asked.request_id}-text-0"
+    def __init__(self, tenant: Tenant, stored: StoredRequest, *, code: bool = False) -> None:
+        self._tenant, self._stored, self._code = tenant, stored, code
+        self._text = f"{stored.request_id}-text-0"
         self._mail: Mail | None = None
         self._files = 0
         self._used = Usage()
@@ -101,7 +102,7 @@ class HubEventReader:
         match body:
             case Mail() if self._mail is None:
                 self._mail = body
-                return [("request_received", self._received(body))]
+                return [("request_received", self._request_payload(body))]
             case Note():
                 if body.name == "file":
                     self._files += int(body.data.get("size", 0))
@@ -117,13 +118,13 @@ class HubEventReader:
             case ArtifactUpdate():
                 return self._artifact(body)
             case StatusUpdate() if record.terminal:
-                return self._done(
+                return self._end_events(
                     body.status.state, body.status.message, body.metadata, body.status.timestamp
                 )
             case StatusUpdate():
                 return self._status(record, body)
             case Message() if record.kind == "reply":
-                return self._done(TaskState.COMPLETED, body, {}, "")
+                return self._end_events(TaskState.COMPLETED, body, {}, "")
         return []
 
     def waiting(self, record: Record) -> list[HubEvent]:
@@ -132,16 +133,19 @@ class HubEventReader:
         question = record.body.status.message
         error = {"error": "the agent asks for an answer", "error_code": record.body.status.state.word}
         text = question.text if question is not None else ""
-        done = self._end(False, text, {}, record.body.status.timestamp) | error
-        return [*(HubEvent(kind, payload) for kind, payload in self._ends(False)), HubEvent("done", done)]
+        done = self._done_payload(False, text, {}, record.body.status.timestamp) | error
+        return [
+            *(HubEvent(kind, payload) for kind, payload in self._stream_ends(False)),
+            HubEvent("done", done),
+        ]
 
     # -- payloads ----------------------------------------------------------------------------------------------
 
-    def _received(self, mail: Mail) -> dict[str, Any]:
+    def _request_payload(self, mail: Mail) -> dict[str, Any]:
         text = mail.message.text
         out = {
-            "request_id": self._asked.request_id,
-            "agent": self._asked.agent_id,
+            "request_id": self._stored.request_id,
+            "agent": self._stored.agent_id,
             "tenant_id": self._tenant.id,
             "tenant": self._tenant.name,
             "message": text if len(text) <= PREVIEW_CHARACTERS else text[:PREVIEW_CHARACTERS] + "…",
@@ -160,7 +164,7 @@ class HubEventReader:
             if part.text is not None:
                 out += self._delta(artifact.artifact_id, part.text)
             elif part.data is not msgspec.UNSET:
-                out.append(("data", {**self._who, "name": artifact.name, "data": part.data}))
+                out.append(("data", {**self._agent_fields, "name": artifact.name, "data": part.data}))
             else:
                 out.append(("file", self._file(part, artifact.name)))
         return out
@@ -171,55 +175,61 @@ class HubEventReader:
         if replaces:
             self._texts.clear()
         self._texts.setdefault(id, []).append(text)
-        return [("text", {**self._who, "delta": text, **({"replaces": True} if replaces else {})})]
+        return [("text", {**self._agent_fields, "delta": text, **({"replaces": True} if replaces else {})})]
 
     def _file(self, part: Part, name: str) -> dict[str, Any]:
         path = part.filename or name
         if part.raw is None:
-            return {**self._who, "path": path, "size": 0, "url": part.url}
+            return {**self._agent_fields, "path": path, "size": 0, "url": part.url}
         self._files += len(part.raw)
         try:
             encoding, content = "utf-8", part.raw.decode()
         except UnicodeDecodeError:
             encoding, content = "base64", msgspec.to_builtins(part.raw)
-        return {**self._who, "path": path, "size": len(part.raw), "encoding": encoding, "content": content}
+        return {
+            **self._agent_fields,
+            "path": path,
+            "size": len(part.raw),
+            "encoding": encoding,
+            "content": content,
+        }
 
     def _status(self, record: Record, update: StatusUpdate) -> list[tuple[str, dict[str, Any]]]:
         out: list[tuple[str, dict[str, Any]]] = []
         if self._code and not self._streams:
-            self._streams[0] = self._asked.agent_id
-            out.append(("stream_start", self._who))
+            self._streams[0] = self._stored.agent_id
+            out.append(("stream_start", self._agent_fields))
         text = update.status.message.text if update.status.message is not None else ""
         if text and record.kind == "ask":
             assert update.status.message is not None
             asked: dict[str, Any] = {"message": text, "state": update.status.state.word}
             for question in questions_in(update.status.message.metadata)[:1]:
                 asked |= {"approval": question.approval, "details": question.details}
-            out.append(("question", {**self._who, **asked}))
+            out.append(("question", {**self._agent_fields, **asked}))
         elif text:
-            out.append(("progress", {**self._who, "message": text}))
+            out.append(("progress", {**self._agent_fields, "message": text}))
         return out
 
-    def _done(
+    def _end_events(
         self, state: TaskState, message: Message | None, metadata: dict[str, Any], at: str
     ) -> list[tuple[str, dict[str, Any]]]:
         ok = state is TaskState.COMPLETED
         received = "\n".join("".join(pieces) for pieces in self._texts.values())
         text = message.text if message is not None else received
-        out = self._ends(ok)
-        end = self._end(ok, text if ok else received, metadata, at)
+        out = self._stream_ends(ok)
+        end = self._done_payload(ok, text if ok else received, metadata, at)
         if not ok:
             error, code = _failure(state, text, metadata)
             out.append(("error", {"message": error, "reason": code}))
             end |= {"error": error, "error_code": code}
         return [*out, ("done", end)]
 
-    def _ends(self, ok: bool) -> list[tuple[str, dict[str, Any]]]:
+    def _stream_ends(self, ok: bool) -> list[tuple[str, dict[str, Any]]]:
         """`stream_end` for streams that are still open: of code agents, and of stopped ones."""
         open = [("stream_end", {"agent": a, "stream_id": n, "ok": ok}) for n, a in self._streams.items()]
         return open[::-1]
 
-    def _end(self, ok: bool, content: str, metadata: dict[str, Any], at: str) -> dict[str, Any]:
+    def _done_payload(self, ok: bool, content: str, metadata: dict[str, Any], at: str) -> dict[str, Any]:
         end = {
             "ok": ok,
             "content": content,
@@ -227,11 +237,11 @@ class HubEventReader:
             "output_tokens": metadata.get("x-arbiter.output_tokens", self._used.output_tokens),
             "files_bytes": self._files,
             "tenant_id": self._tenant.id,
-            "request_id": self._asked.request_id,
+            "request_id": self._stored.request_id,
             "duration_ms": _milliseconds_between(self._mail.at if self._mail else "", at),
         }
-        if self._asked.conversation_id:
-            end["conversation_id"] = self._asked.conversation_id
+        if self._stored.conversation_id:
+            end["conversation_id"] = self._stored.conversation_id
         if metadata.get("x-arbiter.stop_reason") == "max_tokens":
             end["truncated"] = True
         if metadata.get("x-arbiter.gate_approved"):
@@ -239,21 +249,25 @@ class HubEventReader:
         return end
 
     @property
-    def _who(self) -> dict[str, Any]:
-        return {"agent": self._asked.agent_id, "stream_id": 0, "depth": 0}
+    def _agent_fields(self) -> dict[str, Any]:
+        return {"agent": self._stored.agent_id, "stream_id": 0, "depth": 0}
 
 
 def state_of(snapshot: Snapshot) -> str:
     """`running`, `input-required`, `auth-required`, `completed`, `failed` or `canceled`."""
-    if not snapshot.terminal:
-        return snapshot.state.word if snapshot.state.interrupted else "running"
-    if snapshot.reply is not None:
+    return _state_word(snapshot.state, done=snapshot.terminal, replied=snapshot.reply is not None)
+
+
+def _state_word(state: TaskState, *, done: bool, replied: bool) -> str:
+    if not done:
+        return state.word if state.interrupted else "running"
+    if replied:
         return "completed"
-    return "failed" if snapshot.state is TaskState.REJECTED else snapshot.state.word
+    return "failed" if state is TaskState.REJECTED else state.word
 
 
 def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
-    """The answer of a finished request, and the tokens `read` and `written`."""
+    """The text of a finished request's answer, and the tokens that it `read` and has `written`."""
     message, used = snapshot.reply or snapshot.status.message, snapshot.metadata
     text = message.text if message is not None else snapshot.task.text
     return text, {
@@ -266,32 +280,34 @@ async def store_answer(conversations: Conversations, conversation: int, ended: S
     """Add the answer of a request that has ended to its conversation, if there is one."""
     text, used = answer_of(ended)
     answer = text if state_of(ended) == "completed" else None
-    await conversations.add_answer(conversation, ended.task_id, answer, **used)
+    await conversations.add_answer(int(ended.scope.tenant), conversation, ended.task_id, answer, **used)
 
 
-def describe_request(asked: StoredRequest, snapshot: Snapshot) -> dict[str, Any]:
-    error = ""
-    if snapshot.terminal and state_of(snapshot) != "completed":
-        text = snapshot.status.message.text if snapshot.status.message is not None else ""
-        error = _failure(snapshot.state, text, snapshot.metadata)[0]
-    waits: dict[str, Any] = {}
-    if snapshot.state.interrupted and snapshot.status.message is not None:
-        questions = questions_in(snapshot.status.message.metadata)
+def describe_request(stored: StoredRequest, info: TaskInfo, last: StatusUpdate | None) -> dict[str, Any]:
+    """`last`: the last status of a request that failed or waits."""
+    message, waits = last.status.message if last is not None else None, dict[str, Any]()
+    text = message.text if message is not None else ""
+    state = _state_word(info.state, done=info.done, replied=info.hidden)  # by a bare message
+    if not info.done and info.state.interrupted:
+        questions = questions_in(message.metadata) if message is not None else ()
         wants_yes = bool(questions) and all(question.approval for question in questions)
-        waits = {"question": snapshot.status.message.text, "approval": wants_yes}
+        waits = {"question": text, "approval": wants_yes}
         if len(questions) == 1 and questions[0].details is not None:
             waits["details"] = questions[0].details
+    error = ""
+    if info.done and state != "completed":
+        error = _failure(info.state, text, last.metadata if last is not None else {})[0]
     return {
         **waits,
-        "request_id": asked.request_id,
-        "agent_id": asked.agent_id,
-        "conversation_id": asked.conversation_id,
-        "via": asked.via,
-        "state": state_of(snapshot),
-        "started_at": asked.started_at or _seconds(snapshot.mails[0][1].at),
-        "completed_at": _seconds(snapshot.status.timestamp) if snapshot.terminal else 0,
+        "request_id": stored.request_id,
+        "agent_id": stored.agent_id,
+        "conversation_id": stored.conversation_id,
+        "via": stored.via,
+        "state": state,
+        "started_at": stored.started_at or _seconds(info.updated),
+        "completed_at": _seconds(info.updated) if info.done else 0,
         "error_message": error,
-        "last_seq": snapshot.seq,
+        "last_seq": info.seq,
     }
 
 
@@ -309,18 +325,17 @@ def _seconds(at: str) -> int:
 
 
 def _milliseconds_between(start: str, end: str) -> int:
-    """Milliseconds."""
     if not start or not end:
         return 0
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)
 
 
 class ReplayingEngine:
-    """An engine whose `tasks/resubscribe` of Arbiter's dialect replays the log of a task event by event: from its beginning, or
-    after the event that the caller names.
+    """An engine whose `tasks/resubscribe` in Arbiter's dialect replays the log of a task event by event: from its beginning, or after
+    the event that the caller names.
 
-    The notes of the agent are between the events, where they were written, as artifacts `<task>-meta-<number>`. Without such an
-    event, a task that has ended is only its end.
+    The notes of the agent come between the events, in the order of the log, as artifacts `<task>-meta-<number>`. If there is nothing to
+    replay, the caller gets what a subscription gets.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -356,7 +371,7 @@ class ReplayingEngine:
                 yield batch
 
     async def _with_reply(self, call: Call, end: StreamResponse) -> StreamResponse:
-        """The end of a task with the text of its artifacts: a stream that goes on after an event has seen only some of them."""
+        """The last event with the text of all artifacts, because the caller of this stream has not got all of them."""
         update = end.event
         assert isinstance(update, StatusUpdate)
         task = await self._engine.call(call, GetTask(id=update.task_id))
@@ -372,7 +387,7 @@ def _lacks_reply(event: Event) -> bool:
     )
 
 
-_NOT_SHOWN = {*ARTIFACTS, "text"}
+_NOT_SHOWN = {*ARTIFACT_EVENTS, "text"}
 """Notes that are artifacts already, or text of a delegated agent."""
 
 

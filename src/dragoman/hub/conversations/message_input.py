@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams
+from dragoman.hub.models import IMAGE_TYPE
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.model.content import Part
 
-_IMAGE_TYPE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
 MAX_PICTURE_BYTES = 20 << 20
 """Bytes of all images of a message."""
 MAX_PICTURES = 20
@@ -62,7 +61,7 @@ async def read_parts(message: str | list[MessagePart], fetcher: PageFetcher | No
                 f"{field}.type", f"is {given_part.type[:40]!r}: text, or image with a source, is understood"
             )
     if not any(part.raw or (part.text or "").strip() for part in out):
-        raise _invalid("message", "says nothing")
+        raise _invalid("message", "has no text and no picture")
     return tuple(out)
 
 
@@ -89,8 +88,8 @@ async def _picture(source: ImageSource, field: str, fetcher: PageFetcher | None,
         content, kind = page.content, page.media_type
     else:
         raise _invalid(f"{field}.source.type", f"is {source.type[:40]!r}: base64 and url are understood")
-    if not _IMAGE_TYPE.fullmatch(kind) or not content:
-        raise _invalid(f"{field}.source", f"is no picture, but {kind[:80] or 'of no media type'}")
+    if not IMAGE_TYPE.fullmatch(kind) or not content:
+        raise _invalid(f"{field}.source", f"is not a picture: its media type is {kind[:80] or 'missing'}")
     if len(content) > room:
         raise _invalid(f"{field}.source", f"pictures may have {MAX_PICTURE_BYTES >> 20} MB together")
     return Part(raw=content, media_type=kind)

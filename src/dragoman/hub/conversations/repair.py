@@ -1,8 +1,8 @@
-"""Restores what the tables of a hub have forgotten and the log of its tasks has: requests, and messages of conversations.
+"""Restores requests and messages of conversations that are missing in `hub.db`, from the logs of their tasks in `tasks.db`.
 
-Both files of a hub are on disk before anybody hears of it (`synchronous = full`), so a power cut does not part them. A disk that lies, or
-a `hub.db` that comes from a backup, does. Answers need no repair: they are read from the log (`Hub.store_answers`). What agents wrote
-to memory, files and todos cannot be restored.
+SQLite syncs both files at every commit (`synchronous = full`), so after a power cut they agree. They differ if the disk confirms writes
+that it has not made, or if `hub.db` comes from an older backup. Answers need no repair: they are read from the log
+(`Hub.store_answers`). What agents wrote to memory, files and todos cannot be restored.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dragoman.engine.protocols import Store, TaskInfo, TaskQuery
 from dragoman.errors import TaskNotFound
 from dragoman.hub.conversations import events
 from dragoman.hub.conversations.message_input import message_text
-from dragoman.hub.errors import NotFound
 from dragoman.hub.metadata import VIA
 from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.requests import Requests
 from dragoman.hub.store.tenants import Tenants
+from dragoman.server.routes import NotFound
 
 log = logging.getLogger(__name__)
 
 MAX_KNOWN = 100
-"""After so many tasks whose request is known, nothing older is missing."""
+"""The search ends after so many tasks whose request is known: nothing older is missing then."""
 _PAGE = 100
 
 
@@ -50,7 +50,9 @@ async def restore_requests(
         with suppress(TaskNotFound):
             restored += await _restore(info, store, requests, conversations)
     if restored:
-        log.warning("hub.db had forgotten %d requests; they were restored from the log of tasks", restored)
+        log.warning(
+            "%d requests were missing in hub.db; they were restored from the logs of their tasks", restored
+        )
     return restored
 
 
@@ -60,12 +62,13 @@ async def _restore(info: TaskInfo, store: Store, requests: Requests, conversatio
         return False
     _, first = snapshot.mails[0]
     if VIA not in first.metadata:
-        return False  # an agent asked for it, not the tenant
+        return False  # an agent delegated it: it is not a request of the tenant
     tenant, conversation = int(info.scope.tenant), first.metadata.get("x-arbiter.conversation_id", 0)
     if conversation:
         with suppress(NotFound):  # the conversation is gone
             await conversations.find(tenant, conversation)
-            await conversations.add_question(conversation, info.id, message_text(first.message.parts))
+            text = message_text(first.message.parts)
+            await conversations.restore_question(tenant, conversation, info.id, text)
             if snapshot.terminal:
                 await events.store_answer(conversations, conversation, snapshot)
     await requests.store_from(tenant, info.id, info.scope.agent, first.metadata)

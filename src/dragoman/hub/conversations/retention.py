@@ -6,35 +6,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dragoman.engine.protocols import Store
-from dragoman.engine.push_configs import now
-from dragoman.hub.errors import NotFound
+from dragoman.engine.push_configs import steady_time
 from dragoman.hub.hub import Hub
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.model.ids import timestamp
+from dragoman.server.routes import NotFound
 
-BATCH = 500
+BATCH_ROWS = 500
 BATCH_PAUSE_SECONDS = 0.05
 CHECK_SECONDS = 60.0
 
 
 class Retention:
-    """`seconds`: how long a finished request is kept. `usage_days`: how long sums of tokens and money are. 0: for ever."""
+    """`seconds`: how long finished requests are stored. `usage_days`: how long sums of tokens and money are stored. 0: for ever."""
 
     def __init__(
         self,
         hub: Hub,
-        store: Store,
         seconds: float,
         usage_days: float = 0.0,
         *,
-        clock: Callable[[], float] = now,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
-        self._hub, self._store, self._seconds, self._clock = hub, store, seconds, clock
+        self._hub, self._seconds, self._clock = hub, seconds, clock
         self._usage_days = usage_days
-        self._seen = 0
+        self._last_checked = 0
         """The last request that was checked; after the last one it starts again."""
-        self.periodic = PeriodicWork("deleting old requests", self._work, retry=CHECK_SECONDS)
+        self.periodic = PeriodicWork("deleting old requests", self._delete_batches, retry=CHECK_SECONDS)
 
     async def delete_batch(self) -> bool:
         """Delete one batch of each. True if there may be more."""
@@ -43,34 +41,34 @@ class Retention:
         if not self._seconds:
             return False
         before = self._clock() - self._seconds
-        await self._settle(int(before))
-        tasks = await self._store.purge(timestamp(before), limit=BATCH)
-        requests = await self._requests(int(before))
-        agents = await self._hub.catalogue.delete_unused(int(before), BATCH)
-        return BATCH in (tasks, requests, agents)
+        await self._store_answers(int(before))
+        tasks = await self._hub.store.purge(timestamp(before), limit=BATCH_ROWS)
+        requests = await self._delete_requests(int(before))
+        agents = await self._hub.catalogue.delete_unused(int(before), BATCH_ROWS)
+        return BATCH_ROWS in (tasks, requests, agents)
 
-    async def _settle(self, before: int) -> None:
-        for tenant, conversation in await self._hub.conversations.with_unanswered(before, BATCH):
+    async def _store_answers(self, before: int) -> None:
+        for tenant, conversation in await self._hub.conversations.with_unanswered(before, BATCH_ROWS):
             if (known := await self._hub.tenants.current(tenant)) is not None:
                 await self._hub.store_answers(known, conversation)
 
-    async def _requests(self, before: int) -> int:
+    async def _delete_requests(self, before: int) -> int:
         """Delete requests without a task. Returns how many were checked."""
         hub = self._hub
-        old = await hub.requests.list_before(before, self._seen, BATCH)
+        old = await hub.requests.list_before(before, self._last_checked, BATCH_ROWS)
         gone = []
-        for _, tenant, asked in old:
+        for _, tenant, stored in old:
             try:
                 if (known := await hub.tenants.current(tenant)) is not None:
-                    snapshot = await hub.snapshot(known, asked)
-                    if snapshot.state.interrupted and snapshot.status.timestamp < timestamp(before):
-                        await hub.cancel(known, asked.request_id)
+                    info = await hub.info(known, stored)
+                    if info.state.interrupted and info.updated < timestamp(before):
+                        await hub.cancel(known, stored.request_id)
             except NotFound:
-                gone.append((tenant, asked.request_id, asked.agent_id))
+                gone.append((tenant, stored.request_id, stored.agent_id))
         if gone:
             await hub.requests.delete(gone)
-        self._seen = old[-1][0] if len(old) == BATCH else 0
+        self._last_checked = old[-1][0] if len(old) == BATCH_ROWS else 0
         return len(old)
 
-    async def _work(self) -> float:
+    async def _delete_batches(self) -> float:
         return BATCH_PAUSE_SECONDS if await self.delete_batch() else CHECK_SECONDS

@@ -24,8 +24,12 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
+IMAGE_TYPE = re.compile(r"image/[\w.+-]{1,64}", re.ASCII)
+"""The media type of an image. It is checked because it comes from outside, and prompts contain it."""
+
+
 class Image(Struct, frozen=True, kw_only=True):
-    """An image for models that take images."""
+    """An image for models that take images. `media_type` is an `IMAGE_TYPE`."""
 
     media_type: str
     content: bytes
@@ -89,15 +93,15 @@ ModelEvent: TypeAlias = Delta | ToolCall | Usage | Stop
 
 
 CHARACTERS_PER_TOKEN = 4
-"""About."""
+"""An estimate."""
 
 
-def estimate(prompt: Prompt, written: int) -> Usage:
-    """The estimated usage of a call that was interrupted after `written` characters."""
-    read = len(prompt.system) + sum(len(message.content) for message in prompt.messages)
+def estimate(prompt: Prompt, output_characters: int) -> Usage:
+    """The estimated usage of a call that was interrupted after so many characters of its reply."""
+    input_characters = len(prompt.system) + sum(len(message.content) for message in prompt.messages)
     return Usage(
-        input_tokens=-(-read // CHARACTERS_PER_TOKEN),
-        output_tokens=-(-written // CHARACTERS_PER_TOKEN),
+        input_tokens=-(-input_characters // CHARACTERS_PER_TOKEN),
+        output_tokens=-(-output_characters // CHARACTERS_PER_TOKEN),
         estimated=True,
     )
 
@@ -108,14 +112,19 @@ class ModelError(Exception):
     Codes: auth_failed cancelled rate_limited invalid_request not_found request_too_large provider_error circuit_open
     """
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, code: str, message: str, *, retryable: bool = False, retry_after: float = 0.0) -> None:
+        """`retry_after`: seconds that the provider asks to wait."""
         super().__init__(message)
-        self.code, self.message, self.retryable = code, message, retryable
+        self.code, self.message, self.retryable, self.retry_after = code, message, retryable, retry_after
 
 
 class Model(Protocol):
     def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
         """Stream a reply. Raises `ModelError`. Closing the iterator stops the generation."""
+        ...
+
+    def traits(self, name: str) -> ModelTraits:
+        """The traits of the model that a prompt for `name` goes to."""
         ...
 
 
@@ -134,12 +143,6 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     """Context window in tokens; 0: unknown."""
     sees: bool = False
     """It takes images; otherwise the prompt mentions them in words."""
-
-
-def traits_of(model: Model, name: str) -> ModelTraits:
-    """The traits of the model that a prompt for `name` goes to."""
-    asked = getattr(model, "traits", None)
-    return asked(name) if asked is not None else ModelTraits(name=name)
 
 
 def without_images(message: ChatMessage) -> ChatMessage:
@@ -163,15 +166,16 @@ class TextRepair:
     """Repairs text that comes in pieces. Some providers split a reply inside a character."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._half = ""
+        """The first half of a surrogate pair, at the end of the last piece."""
 
     def feed(self, piece: str) -> str:
         """The text that is complete so far."""
-        text, self._held = self._held + piece, ""
+        text, self._half = self._half + piece, ""
         if _HIGH_SURROGATE.search(text) is not None:
-            text, self._held = text[:-1], text[-1]
+            text, self._half = text[:-1], text[-1]
         return repair_text(text)
 
     def close(self) -> str:
-        """The rest."""
-        return repair_text(self._held)
+        """The rest, after the last piece."""
+        return repair_text(self._half)

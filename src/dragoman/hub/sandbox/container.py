@@ -1,6 +1,7 @@
-"""A cell that is a Docker container, one for each tenant: no network, and only the tenant's folder is writable.
+"""Runs commands in Docker containers, one for each tenant: no network, and only the tenant's folder is writable.
 
-It starts with the first command of a tenant, and is removed when it is idle or when a command was killed. The folder stays.
+A container starts with the first command of a tenant. It is removed when it is idle, when a command was killed, or when a command left
+processes running, which no limit would stop. The folder stays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dragoman.observe.logs import redact
 log = logging.getLogger(__name__)
 
 WORKSPACE = "/workspace"
-_PASSED_ON = (
+_DOCKER_VARIABLES = (
     "PATH",
     "HOME",
     "DOCKER_HOST",
@@ -32,23 +33,29 @@ _PASSED_ON = (
 """Variables for the docker command. None of them reaches a container."""
 
 
-class Container:
-    """`image` must have `sh`. `idle`: seconds after which an idle container is removed. `owner`: the user of commands, if the hub
-    is root."""
+_BASE_PROCESSES = 2
+"""Processes of a container in which no command runs: `--init`, and `sleep`."""
+_TIMEOUT_SCRIPT = 'command -v timeout > /dev/null && exec timeout -s KILL "$1" sh -c "$2"; exec sh -c "$2"'
+"""Ends a command even if the hub hangs: another hub may take over the folder then."""
+
+
+class ContainerIsolation:
+    """`image` must have `sh`, and should have `timeout`. `seconds` limits a command even if the hub hangs. `idle`: seconds after which an
+    idle container is removed. `owner`: the user of commands, if the hub is root."""
 
     def __init__(
         self,
         image: str,
         *,
+        seconds: float = 30.0,
         memory_mb: int = 512,
-        cpus: float = 1.0,
-        processes: int = 256,
         idle: float = 1800.0,
         owner: RunAsUser | None = None,
         program: str = "docker",
         clock: Callable[[], float] = time.monotonic,
-        counted: Callable[[str, float], None] | None = None,
+        count: Callable[[str, float], None] | None = None,
     ) -> None:
+        self._seconds = str(int(seconds) + 1)
         self._image, self._program, self._idle, self._clock = image, program, idle, clock
         user = owner or RunAsUser(os.getuid(), os.getgid())
         self._limits = [
@@ -57,50 +64,53 @@ class Container:
             "--tmpfs=/tmp:size=64m",
             f"--memory={memory_mb}m",
             f"--memory-swap={memory_mb}m",
-            f"--cpus={cpus:g}",
-            f"--pids-limit={processes}",
+            "--cpus=1",
+            "--pids-limit=256",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
             f"--user={user.uid}:{user.gid}",
         ]
-        self._counted = counted or (lambda what, by: None)
+        self._count = count or (lambda what, by: None)
         self._names: dict[str, str] = {}
-        self._used: dict[str, float] = {}
+        self._last_used: dict[str, float] = {}
         """When each tenant's container was last used."""
-        self.periodic = PeriodicWork("removing idle containers", self._reap, retry=min(60.0, idle))
+        self.periodic = PeriodicWork("removing idle containers", self.remove_idle, retry=min(60.0, idle))
 
-    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+    async def prepare(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
         name = self._names.setdefault(tenant, _name(tenant, folder))
-        if tenant not in self._used or not await self._runs(name):
+        if tenant not in self._last_used or not await self._runs(name):
             await self._start(tenant, name, folder)
-        self._used[tenant] = self._clock()
+        self._last_used[tenant] = self._clock()
         self.periodic.start()
-        return [self._program, "exec", f"--workdir={WORKSPACE}", name, "sh", "-c", command], _environment()
+        shell = ["sh", "-c", _TIMEOUT_SCRIPT, "sh", self._seconds, command]
+        return [self._program, "exec", f"--workdir={WORKSPACE}", name, *shell], _environment()
 
-    async def clear(self, tenant: str) -> None:
+    async def clean_up(self, tenant: str, *, killed: bool) -> None:
         """Killing `docker exec` does not kill the command, so the container is removed."""
-        await self._remove(tenant)
+        if killed or await self._has_leftovers(self._names[tenant]):
+            await self._remove(tenant)
 
     async def close(self) -> None:
         await self.periodic.stop()
-        for tenant in list(self._used):
+        for tenant in list(self._last_used):
             await self._remove(tenant)
 
-    async def reap(self) -> None:
+    async def remove_idle(self) -> None:
         """Remove idle containers."""
         now = self._clock()
-        for tenant, used in list(self._used.items()):
+        for tenant, used in list(self._last_used.items()):
             if now - used >= self._idle:
                 await self._remove(tenant)
-                self._counted("container_reaped", 1)
-
-    async def _reap(self) -> float:
-        await self.reap()
-        return min(60.0, self._idle)
+                self._count("container_reaped", 1)
 
     async def _runs(self, name: str) -> bool:
         code, output = await self._docker("inspect", "--format={{.State.Running}}", name)
         return not code and output.strip() == "true"
+
+    async def _has_leftovers(self, name: str) -> bool:
+        """True if a command left processes running."""
+        code, output = await self._docker("top", name)
+        return bool(code) or len(output.strip().splitlines()) > 1 + _BASE_PROCESSES
 
     async def _start(self, tenant: str, name: str, folder: Path) -> None:
         await self._docker("rm", "--force", name)  # a killed hub may have left one
@@ -112,13 +122,13 @@ class Container:
         if code:
             log.error("docker could not start %s: %s", name, redact(output.strip()[:500]))
             raise Unavailable("commands cannot run right now: the container does not start")
-        self._counted("container_started", 1)
-        if tenant not in self._used:
-            self._counted("containers_running", 1)
+        self._count("container_started", 1)
+        if tenant not in self._last_used:
+            self._count("containers_running", 1)
 
     async def _remove(self, tenant: str) -> None:
-        if self._used.pop(tenant, None) is not None:
-            self._counted("containers_running", -1)
+        if self._last_used.pop(tenant, None) is not None:
+            self._count("containers_running", -1)
             await self._docker("rm", "--force", self._names[tenant])
 
     async def _docker(self, *arguments: str) -> tuple[int, str]:
@@ -138,4 +148,4 @@ def _name(tenant: str, folder: Path) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+    return {name: value for name, value in os.environ.items() if name in _DOCKER_VARIABLES}

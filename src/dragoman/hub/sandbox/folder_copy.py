@@ -1,4 +1,4 @@
-"""An incremental copy of a folder that untrusted programs may change meanwhile.
+"""Copies a folder incrementally, while untrusted programs may change it.
 
 A program may replace a file by a link between a check and its use. So folders are opened once, everything is reached from
 their descriptors, and no link is followed.
@@ -24,8 +24,10 @@ MAX_DEPTH = 64
 MAX_PATH_BYTES = 2000
 """Maximum bytes of a relative path. The whole path stays below PATH_MAX."""
 _TICK_NS = 100_000_000
+_PERMISSIONS = 0o777
+"""The bits of a mode that a copy keeps. A copy may belong to root, so set-user-id is not among them."""
 _GONE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""It was removed or replaced."""
+"""Errors for an entry that was removed or replaced meanwhile."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 TooDeep = Callable[[int, str], None]
@@ -39,7 +41,8 @@ class TooDeepError(Exception):
 def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, os.stat_result]]:
     """All entries in a folder: relative path and stat result. Raises `TooDeepError` unless `too_deep` is given."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        stack = [_opened(root, "")]
+        unlock(root, root.lstat())
+        stack = [_open_and_list(root, "")]
         try:
             while stack:
                 folder, found, before = stack[-1]
@@ -49,11 +52,11 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
                     continue
                 path = before + entry.name
                 try:
-                    about = entry.stat(follow_symlinks=False)
+                    info = entry.stat(follow_symlinks=False)
                 except OSError:  # it was removed
                     continue
-                yield path, about
-                if not stat.S_ISDIR(about.st_mode):
+                yield path, info
+                if not stat.S_ISDIR(info.st_mode):
                     continue
                 if len(stack) >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
                     if too_deep is None:
@@ -61,8 +64,8 @@ def entries(root: Path, too_deep: TooDeep | None = None) -> Iterator[tuple[str, 
                     too_deep(folder, entry.name)
                     continue
                 with suppress(OSError):
-                    unlock(entry.name, about, folder)
-                    stack.append(_opened(entry.name, path + "/", folder))
+                    unlock(entry.name, info, folder)
+                    stack.append(_open_and_list(entry.name, path + "/", folder))
         finally:
             for folder, _, _ in stack:
                 os.close(folder)
@@ -74,12 +77,12 @@ def copy(source: Path, target: Path) -> None:
     Raises `OSError`, and `TooDeepError`.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    origin, made = open_folder(source), open_folder(target)
+    origin, copy_folder = open_folder(source), open_folder(target)
     try:
-        _copy_folder(origin, made, target, 1)
+        _copy_folder(origin, copy_folder, target, 1)
     finally:
         os.close(origin)
-        os.close(made)
+        os.close(copy_folder)
 
 
 def open_folder(name: str | Path, inside: int | None = None) -> int:
@@ -110,13 +113,13 @@ def remove(path: Path, trash: Path) -> None:
 
     Folders are moved to the trash one by one, so no path becomes too long.
     """
-    about = None
+    info = None
     with suppress(FileNotFoundError):
-        about = path.lstat()
-    if about is not None:
-        if stat.S_ISDIR(about.st_mode):
+        info = path.lstat()
+    if info is not None:
+        if stat.S_ISDIR(info.st_mode):
             trash.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unlock(path, about)
+            unlock(path, info)
             os.rename(path, trash / os.urandom(8).hex())
         else:
             path.unlink(missing_ok=True)
@@ -143,43 +146,46 @@ def empty_trash(trash: Path) -> None:
     trash.rmdir()
 
 
-def unlock(name: str | Path, about: os.stat_result, folder: int | None = None) -> None:
-    """Restore permissions that a command, which runs as the same user, has removed. Root does not need this.
+def unlock(
+    name: str | Path, info: os.stat_result, folder: int | None = None, *, always: bool = False
+) -> None:
+    """Restore permissions that a command of the same user has removed. Root does not need them; `always`: restore them for root, too.
 
-    It changes what it has opened, and never a link.
+    Only what was opened is changed, never a link.
     """
-    needed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o400
-    if os.geteuid() == 0 or about.st_mode & needed == needed or stat.S_ISLNK(about.st_mode):
+    needed = 0o700 if stat.S_ISDIR(info.st_mode) else 0o400
+    if (os.geteuid() == 0 and not always) or info.st_mode & needed == needed or stat.S_ISLNK(info.st_mode):
         return
     at = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:
-        if stat.S_IFMT(os.fstat(at).st_mode) == stat.S_IFMT(about.st_mode):
-            os.chmod(f"/proc/self/fd/{at}", stat.S_IMODE(about.st_mode) | needed)
+        if stat.S_IFMT(os.fstat(at).st_mode) == stat.S_IFMT(info.st_mode):
+            os.chmod(f"/proc/self/fd/{at}", stat.S_IMODE(info.st_mode) | needed)
     finally:
         os.close(at)
 
 
-def _opened(
+def _open_and_list(
     name: str | Path, before: str, folder: int | None = None
 ) -> tuple[int, Iterator[os.DirEntry[str]], str]:
+    """The descriptor of a folder, its entries, and `before`: the path that precedes their names."""
     at = open_folder(name, folder)
     return at, iter(os.scandir(at)), before
 
 
 def _delete_entry(name: str, trash_folder: int, waiting: list[str]) -> None:
-    about = os.lstat(name, dir_fd=trash_folder)
-    if not stat.S_ISDIR(about.st_mode):
+    info = os.lstat(name, dir_fd=trash_folder)
+    if not stat.S_ISDIR(info.st_mode):
         os.unlink(name, dir_fd=trash_folder)
         return
-    unlock(name, about, trash_folder)
+    unlock(name, info, trash_folder)
     folder = open_folder(name, trash_folder)
     try:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
-                fresh = os.urandom(8).hex()
+                random_name = os.urandom(8).hex()
                 unlock(entry.name, entry.stat(follow_symlinks=False), folder)
-                os.rename(entry.name, fresh, src_dir_fd=folder, dst_dir_fd=trash_folder)
-                waiting.append(fresh)
+                os.rename(entry.name, random_name, src_dir_fd=folder, dst_dir_fd=trash_folder)
+                waiting.append(random_name)
             else:
                 os.unlink(entry.name, dir_fd=folder)
     finally:
@@ -188,7 +194,7 @@ def _delete_entry(name: str, trash_folder: int, waiting: list[str]) -> None:
 
 
 def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:
-    """`path` is the path of `target`, for removing old entries."""
+    """Copy an open folder to another one. `path` is the path of `target`, for removing old entries."""
     if depth > MAX_DEPTH:
         raise TooDeepError
     known = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(target)}
@@ -199,29 +205,31 @@ def _copy_folder(source: int, target: int, path: Path, depth: int) -> None:
             if error.errno not in _GONE_ERRORS:
                 raise
     for name in known:
-        _clear(name, path)
-    os.fchmod(target, stat.S_IMODE(os.fstat(source).st_mode))
+        _remove_entry(name, path)
+    os.fchmod(target, os.fstat(source).st_mode & _PERMISSIONS)
 
 
 def _copy(name: str, source: int, target: int, path: Path, known: os.stat_result | None, depth: int) -> None:
-    about = os.lstat(name, dir_fd=source)
-    mode = about.st_mode
-    if known is not None and (stat.S_IFMT(known.st_mode) != stat.S_IFMT(mode) or not _same(about, known)):
-        _clear(name, path)
+    info = os.lstat(name, dir_fd=source)
+    mode = info.st_mode
+    if known is not None and (
+        stat.S_IFMT(known.st_mode) != stat.S_IFMT(mode) or not _is_unchanged(info, known)
+    ):
+        _remove_entry(name, path)
         known = None
     if stat.S_ISDIR(mode):
-        unlock(name, about, source)
+        unlock(name, info, source)
         inside = open_folder(name, source)
         try:
             if known is None:
                 os.mkdir(name, 0o700, dir_fd=target)
             else:
                 unlock(name, known, target)
-            made = open_folder(name, target)
+            copy_folder = open_folder(name, target)
             try:
-                _copy_folder(inside, made, path / name, depth + 1)
+                _copy_folder(inside, copy_folder, path / name, depth + 1)
             finally:
-                os.close(made)
+                os.close(copy_folder)
         finally:
             os.close(inside)
     elif stat.S_ISLNK(mode):
@@ -232,7 +240,7 @@ def _copy(name: str, source: int, target: int, path: Path, known: os.stat_result
             os.unlink(name, dir_fd=target)
         os.symlink(link, name, dir_fd=target)
     elif stat.S_ISREG(mode) and known is None:
-        unlock(name, about, source)
+        unlock(name, info, source)
         _copy_file(name, source, target)
 
 
@@ -240,30 +248,30 @@ def _copy_file(name: str, source: int, target: int) -> None:
     now = time.time_ns()
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=source)
     with open(file, "rb") as opened:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
             return
-        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
-        with open(made, "wb") as out:
+        copied_file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
+        with open(copied_file, "wb") as out:
             shutil.copyfileobj(opened, out, 1 << 20)
             out.flush()
-            os.fchmod(made, stat.S_IMODE(about.st_mode))
-            changed = about.st_ctime_ns if about.st_ctime_ns < now - _TICK_NS else 0
-            os.utime(made, ns=(changed, about.st_mtime_ns))
+            os.fchmod(copied_file, info.st_mode & _PERMISSIONS)
+            changed = info.st_ctime_ns if info.st_ctime_ns < now - _TICK_NS else 0
+            os.utime(copied_file, ns=(changed, info.st_mtime_ns))
 
 
-def _same(about: os.stat_result, copied: os.stat_result) -> bool:
+def _is_unchanged(info: os.stat_result, copied: os.stat_result) -> bool:
     """True if a file is unchanged since it was copied."""
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(info.st_mode):
         return True
-    return (about.st_size, about.st_mtime_ns, about.st_ctime_ns) == (
+    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns) == (
         copied.st_size,
         copied.st_mtime_ns,
         copied.st_atime_ns,
     )
 
 
-def _clear(name: str, path: Path) -> None:
+def _remove_entry(name: str, path: Path) -> None:
     """Remove an entry of the copy."""
     there = path / name
     if there.is_dir() and not there.is_symlink():

@@ -1,9 +1,9 @@
-"""A cell that is a process of this machine, confined by bubblewrap, or else by Linux namespaces.
+"""Runs commands in processes of this machine, confined by bubblewrap, or else by Linux namespaces.
 
-Both give a command the same view: its folder, the programs of the machine (read-only), a few files of /etc, a small /tmp, its
-own processes, and no network. Everything else is not there: the root of the machine is replaced, not covered. Where neither
-works, no command runs, unless the operator sets `exec_unconfined`: then it has only limits and a bare environment, and the log
-says so. The command shares the kernel with the hub; use containers (`container.py`) or machines against attackers.
+Both show a command the same: its folder, the programs of the machine (read-only), a few files of /etc, a small /tmp, its own processes,
+and no network. The root of the machine is replaced, so nothing else exists for the command. If neither works, no command runs, unless
+the operator sets `exec_unconfined`: then a command has only limits and a minimal environment, and the log says so. The command shares
+the kernel with the hub; use containers (`container.py`) or machines against attackers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dragoman.errors import Unavailable
 from dragoman.hub.sandbox.child_process import RunAsUser, start
+from dragoman.hub.sandbox.launch import NO_USER_NAMESPACES, PARENT, SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,21 @@ _ETC = (
     *("perl", "python3", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14"),
 )
 """Files of /etc that programs need. The others may have secrets."""
-_HIDDEN = (Path("~"), Path("/usr/local/etc"))
-_BASES = ("/mnt", "/media", "/srv", "/opt")
-"""Where the new root may be built."""
-_NEEDED = ("unshare", "mount", "umount", "pivot_root", "setpriv", "prlimit", "nice")
+_HIDDEN = (Path("~"), Path("/usr/local/etc"), Path("/usr/src"))
+_ROOT_FOLDERS = ("/mnt", "/media", "/srv", "/opt")
+"""Folders on which the new root may be mounted."""
+MAX_PROCESSES = 256
+"""Processes and threads of a command. The kernel limits them by user and user namespace. If the hub runs as root, all commands have the
+same user: then the sandbox limits each command, and the kernel all together."""
+_MAX_PROCESSES_OF_ALL = 16 * MAX_PROCESSES
+_NAMESPACE_PROGRAMS = ("unshare", "mount", "umount", "pivot_root", "setpriv", "prlimit", "nice")
 _SBIN = "/usr/sbin:/sbin"
 
 # The new root is a small tmpfs that gets the programs, the basic devices (root could read a disk device) and the folder. All but
 # the folder, /tmp and /dev/shm is read-only. Flags that a mount has must stay: a user namespace may not take them away.
-_APART = """\
+# This shell stays the first process of the namespace, and keeps its privileges: it dies with its parent, and everything with it. A
+# command that were the first itself could leave its parent and its group, and run for ever.
+_NAMESPACES_SCRIPT = """\
 set -ef
 PATH=$PATH:/usr/sbin:/sbin
 root=$1; limits=$2; command=$3; as=$4; shift 4
@@ -84,14 +91,16 @@ cd "$root"
 pivot_root . .
 umount -l .
 cd /mnt/workspace
+[ -n "$as" ] || { echo 0 > /proc/sys/user/max_user_namespaces; } 2>/dev/null || :
 export HOME=/mnt/workspace PATH=/usr/local/bin:/usr/bin:/bin
-exec setpriv $as --no-new-privs --bounding-set=-all --inh-caps=-all nice -n 10 prlimit $limits sh -c "$command"
+setpriv $as --no-new-privs --bounding-set=-all --inh-caps=-all nice -n 19 prlimit $limits sh -c "$command"
+exit $?
 """
-_APART_FLAGS = ("-n", "-m", "-i", "-u", "-p", "-f", "--kill-child")
-_OFFLINE = 'limits=$1; as=$3; exec setpriv $as --no-new-privs prlimit $limits sh -c "$2"'
-_BARE = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
-_AS = "import os, sys; uid, gid, *rest = sys.argv[1:]; os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid)); "
-_AS += "os.execv('/bin/sh', rest)"
+_UNSHARE_FLAGS = ("-n", "-m", "-i", "-u", "-p", "-f", "--kill-child")
+_OFFLINE_SCRIPT = 'limits=$1; as=$3; exec setpriv $as --no-new-privs prlimit $limits sh -c "$2"'
+_LIMITS_SCRIPT = 'ulimit -v $3; ulimit -f $4; ulimit -t $5; ulimit -c 0; ulimit -n 256; exec sh -c "$2"'
+_CHANGE_USER_SCRIPT = "import os, sys; uid, gid, *rest = sys.argv[1:]; os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid)); "
+_CHANGE_USER_SCRIPT += "os.execv('/bin/sh', rest)"
 
 BUBBLEWRAP, NAMESPACES, OFFLINE, BARE = "bubblewrap", "namespaces", "offline", "bare"
 CONFINED: tuple[str, ...] = (BUBBLEWRAP, NAMESPACES)
@@ -111,7 +120,7 @@ _ADVICE = (
 )
 
 
-class Process:
+class ProcessIsolation:
     """`hidden`: folders and files that commands do not see. `owner`: the user of commands, if the hub is root. `unconfined`: run
     commands also where they cannot be confined."""
 
@@ -126,78 +135,132 @@ class Process:
         unconfined: bool = False,
     ) -> None:
         self._owner, self._unconfined = owner, unconfined
-        places = [Path(os.path.expanduser(each)).resolve() for each in (*hidden, *_HIDDEN)]
-        self._hidden = [str(place) for place in places if place != Path("/") and place.exists()]
+        self._hidden_paths = (*hidden, *_HIDDEN)
         memory, file, cpu = memory_mb << 20, file_mb << 20, int(seconds) + 1
-        self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=0 --nofile=256"
+        # one byte of a core: at 0 the kernel still starts the machine's handler of crashes, as root, with all memory of the process
+        self._limits = f"--as={memory} --fsize={file} --cpu={cpu} --core=1 --nofile=256"
+        self._confined_limits = (
+            f"{self._limits} --nproc={MAX_PROCESSES if owner is None else _MAX_PROCESSES_OF_ALL}"
+        )
         self._bare = [str(memory >> 10), str(file >> 9), str(cpu)]
-        self._at_most = ["timeout", "-s", "KILL", str(cpu)] if shutil.which("timeout") else []
-        """Ends a command also if the hub is gone."""
-        self._way = ""
-        self._trying = asyncio.Lock()
+        self._max_seconds = cpu
+        """Seconds after which a command ends even if the hub hangs."""
+        self._confinement = ""
+        self._finding = asyncio.Lock()
 
-    async def enter(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
-        async with self._trying:
-            way = self._way or await self._find(folder)
-            if way in CONFINED:
-                self._way = way  # only full confinement is cached; a failure may be temporary
+    async def prepare(self, tenant: str, folder: Path, command: str) -> tuple[list[str], dict[str, str]]:
+        async with self._finding:
+            method = self._confinement or await self._find_method(folder)
+            if method in CONFINED:
+                self._confinement = method  # only full confinement is cached; a failure may be temporary
             elif not self._unconfined:
                 log.error("%s", _ADVICE)
                 raise Unavailable(REFUSED)
             else:
-                log.warning("%s", _DESCRIPTIONS[way])
-        return [*self._at_most, *self._arguments(way, folder, command)], self._environment(folder)
+                log.warning("%s", _DESCRIPTIONS[method])
+        return self._arguments(method, folder, command), self._environment(folder)
 
     async def describe(self, folder: Path) -> str:
         """A sentence about how commands are confined on this machine."""
-        way = await self._find(folder)
-        return _DESCRIPTIONS[way] if way in CONFINED or self._unconfined else _ADVICE
+        method = await self._find_method(folder)
+        return _DESCRIPTIONS[method] if method in CONFINED or self._unconfined else _ADVICE
 
-    async def clear(self, tenant: str) -> None:
-        """The kernel has killed the whole PID namespace."""
+    async def clean_up(self, tenant: str, *, killed: bool) -> None:
+        """Nothing is left to stop: the kernel has killed the whole PID namespace."""
 
     async def close(self) -> None:
         pass
 
-    def _arguments(self, way: str, folder: Path, command: str) -> list[str]:
-        owner, first = self._owner, _launcher()
-        as_ = f"--reuid={owner.uid} --regid={owner.gid} --clear-groups" if owner is not None else ""
+    @property
+    def _hidden(self) -> list[str]:
+        """The hidden paths that exist now, without those inside another."""
+        places = {Path(os.path.expanduser(each)).resolve() for each in self._hidden_paths} - {Path("/")}
+        return sorted(str(each) for each in places if each.exists() and not places.intersection(each.parents))
+
+    def _arguments(self, method: str, folder: Path, command: str) -> list[str]:
+        owner, first = self._owner, self._launcher(method)
+        user_options = f"--reuid={owner.uid} --regid={owner.gid} --clear-groups" if owner is not None else ""
         enter = ["unshare"] if owner is not None else ["unshare", "-r"]  # root needs no user namespace
-        if way == BUBBLEWRAP:
-            return [*first, *self._bubblewrap(folder), *self._limited(as_.split(), command)]
-        if way == NAMESPACES:
-            base = next(each for each in _BASES if os.path.isdir(each) and not folder.is_relative_to(each))
-            apart = [*enter, *_APART_FLAGS, "sh", "-c", _APART, "sh", base]
-            view = [f"{path}={target}" if target else path for path, target in _view()]
-            return [*first, *apart, f"{self._limits} --nproc=256", command, as_, *view, "--", *self._hidden]
-        if way == OFFLINE:
-            return [*first, *enter, "-n", "-i", "sh", "-c", _OFFLINE, "sh", self._limits, command, as_]
+        if method == BUBBLEWRAP:
+            return [*first, *self._bubblewrap(folder), *self._limited(user_options.split(), command)]
+        if method == NAMESPACES:
+            base = next(
+                each for each in _ROOT_FOLDERS if os.path.isdir(each) and not folder.is_relative_to(each)
+            )
+            apart = [*enter, *_UNSHARE_FLAGS, "sh", "-c", _NAMESPACES_SCRIPT, "sh", base]
+            view = [f"{path}={target}" if target else path for path, target in _visible_paths()]
+            return [*first, *apart, self._confined_limits, command, user_options, *view, "--", *self._hidden]
+        if method == OFFLINE:
+            return [
+                *first,
+                *enter,
+                "-n",
+                "-i",
+                "sh",
+                "-c",
+                _OFFLINE_SCRIPT,
+                "sh",
+                self._limits,
+                command,
+                user_options,
+            ]
         if owner is not None:
-            first += [sys.executable, "-I", "-c", _AS, str(owner.uid), str(owner.gid), "sh"]
+            first += [sys.executable, "-I", "-c", _CHANGE_USER_SCRIPT, str(owner.uid), str(owner.gid), "sh"]
         else:
             first.append("sh")
-        return [*first, "-c", _BARE, "sh", self._limits, command, *self._bare]
+        return [*first, "-c", _LIMITS_SCRIPT, "sh", self._limits, command, *self._bare]
 
-    def _limited(self, as_: list[str], command: str) -> list[str]:
-        """The command with its limits. bubblewrap has dropped all capabilities but those that change the user."""
-        drop = ["setpriv", *as_, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"] if as_ else []
+    def _launcher(self, method: str) -> list[str]:
+        """The start of a command line: it denies system calls, and ends the command after its time.
+
+        It runs with the first Python that the user of commands can execute. Commands of root run without a user namespace, so the
+        launcher denies new ones; otherwise the confinement does, after it has made its own.
+        """
+        places = (sys.executable, shutil.which("python3") or "", "/usr/bin/python3")
+        python = next((place for place in places if place and os.access(place, os.X_OK)), "")
+        timeout = ["timeout", "-s", "KILL", str(self._max_seconds)] if shutil.which("timeout") else []
+        if not python:
+            log.warning("no Python was found to start commands with, so no system calls are denied to them")
+            return timeout
+        launcher = [python, "-I", "-S", _LAUNCH]
+        if self._owner is not None:
+            launcher.append(NO_USER_NAMESPACES)
+        if method in CONFINED:
+            return [*launcher, f"{SECONDS}={self._max_seconds}", f"{PARENT}={os.getpid()}"]
+        return [
+            *timeout,
+            *launcher,
+        ]  # the launcher becomes the command itself, which could undo the other options
+
+    def _limited(self, user_options: list[str], command: str) -> list[str]:
+        """The command with its limits, and without the capabilities that bubblewrap leaves.
+
+        A shell stays the first process of the namespace and keeps the capabilities. So the command cannot control it with ptrace, detach
+        it from the hub, and run for ever.
+        """
+        first = ["sh", "-c", '"$@"; exit $?', "sh"]
+        drop = ["setpriv", *user_options, "--no-new-privs", "--ambient-caps=-all", "--inh-caps=-all"]
+        # Only processes that root starts have a bounding set to remove. For others AppArmor may refuse it.
+        if os.geteuid() == 0:
+            drop.append("--bounding-set=-all")
         inside = ["sh", "-c", 'cd /mnt/workspace && exec "$@"', "sh"]  # as its user: it is closed to others
-        limits = ["nice", "-n", "10", "prlimit", *self._limits.split(), "--nproc=256"]
-        return [*drop, *inside, *limits, "sh", "-c", command]
+        limits = ["nice", "-n", "19", "prlimit", *self._confined_limits.split()]
+        return [*first, *drop, *inside, *limits, "sh", "-c", command]
 
     def _bubblewrap(self, folder: Path) -> list[str]:
-        """The command line of bubblewrap: the same view as that of `_APART`."""
+        """The command line of bubblewrap: the same view as that of `_NAMESPACES_SCRIPT`."""
         out = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--cap-drop", "ALL"]
         out += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        out += ["--as-pid-1", "--cap-add", "CAP_SETPCAP"]
         if self._owner is None:
             out += ["--unshare-user", "--disable-userns"]
         else:
-            out += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
-        above = {str(each) for path, _ in _view() for each in Path(path).parents} | {"/mnt"}
+            out += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        above = {str(each) for path, _ in _visible_paths() for each in Path(path).parents} | {"/mnt"}
         for each in sorted(above - {"/"}):
             out += ["--perms", "0755", "--dir", each]
         seen = []
-        for path, target in _view():
+        for path, target in _visible_paths():
             out += ["--symlink", target, path] if target else ["--ro-bind", path, path]
             seen += [] if target else [Path(path)]
         for hidden in self._hidden:
@@ -216,42 +279,35 @@ class Process:
         out += ["--bind", str(folder), "/mnt/workspace", "--remount-ro", "/", "--chdir", "/"]
         return [*out, "--setenv", "HOME", "/mnt/workspace", "--"]
 
-    async def _find(self, folder: Path) -> str:
+    async def _find_method(self, folder: Path) -> str:
         """The strongest confinement that works on this machine."""
         needed = {
-            BUBBLEWRAP: ("bwrap", "prlimit", "nice", *(("setpriv",) if self._owner is not None else ())),
-            NAMESPACES: _NEEDED,
+            BUBBLEWRAP: ("bwrap", "prlimit", "nice", "setpriv"),
+            NAMESPACES: _NAMESPACE_PROGRAMS,
             OFFLINE: ("unshare", "setpriv", "prlimit"),
         }
-        for way in (*CONFINED, OFFLINE):
-            there = all(shutil.which(program) or shutil.which(program, path=_SBIN) for program in needed[way])
-            if there and await self._works(way, folder):
-                return way
+        for method in (*CONFINED, OFFLINE):
+            there = all(
+                shutil.which(program) or shutil.which(program, path=_SBIN) for program in needed[method]
+            )
+            if there and await self._works(method, folder):
+                return method
         return BARE
 
-    async def _works(self, way: str, folder: Path) -> bool:
-        arguments, environment = self._arguments(way, folder, "true | true"), self._environment(folder)
+    async def _works(self, method: str, folder: Path) -> bool:
+        arguments, environment = self._arguments(method, folder, "true | true"), self._environment(folder)
         trial = await start(arguments, environment=environment, folder=folder, output=False)
         return await trial.wait() == 0
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        """None of the hub's variables, which contain keys. Another user cannot reach the folder by its path."""
+        """The environment of a command: none of the hub's variables, which contain keys. `HOME` is `.` for another user, which cannot reach
+        the folder by its path."""
         home = "." if self._owner is not None else str(folder)
         return {"PATH": _PATH, "HOME": home, "LANG": "C.UTF-8"}
 
 
-def _launcher() -> list[str]:
-    """The start of a command line that takes system calls away. The hub's own Python may be in a place that its user may not enter."""
-    places = (sys.executable, shutil.which("python3") or "", "/usr/bin/python3")
-    found = next((place for place in places if place and os.access(place, os.X_OK)), "")
-    if not found:
-        log.warning("there is no Python to start commands with, so they may use all system calls")
-        return []
-    return [found, "-I", "-S", _LAUNCH]
-
-
-def _view() -> list[tuple[str, str]]:
-    """What of the machine a command sees: paths, and for a link its target."""
+def _visible_paths() -> list[tuple[str, str]]:
+    """What a command sees of the machine: paths, and for a link its target."""
     out = []
     for path in _PROGRAMS:
         if os.path.islink(path):

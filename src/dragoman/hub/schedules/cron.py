@@ -1,11 +1,11 @@
 """Cron expressions: minute, hour, day of the month, month, day of the week.
 
 A field is `*`, a number, a name (`jan`, `mon`), a range `1-5`, a step `*/15` or `8-18/2`, or several of them with commas between
-them. Sunday is 0 or 7. If neither day field begins with `*`, a day has to match one of them; otherwise both.
+them. Sunday is 0 or 7, also as the end of a range. If neither day field begins with `*`, a day has to match one of them; otherwise both.
 
-Clocks change. An expression whose hours begin with `*` follows the clock as it runs: times that are skipped do not come, those that come
-twice come twice. Any other expression runs once: a time that the clock skips comes as much later as it skips, and of a time that
-comes twice the first counts.
+When the clock changes (daylight saving time), an expression whose hours begin with `*` follows it: it does not run at times that the
+clock skips, and runs twice at times that come twice. Any other expression runs exactly once: a skipped time runs later, by as much as the
+clock skips, and of a time that comes twice only the first runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.errors import InvalidParams
 
 MAX_CHARACTERS = 120
 MAX_DAYS = 366 * 9
-"""How far the next time may be away. A 29 February may take eight years."""
+"""How many days ahead the next time is searched. The next 29 February may be eight years away."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
@@ -58,7 +58,7 @@ class Cron(Struct, frozen=True, kw_only=True):
         """The first time after `now` (aware), in UTC; None if there is none within `MAX_DAYS`."""
         day = (now.astimezone(zone) - timedelta(days=1)).date()  # a skipped time may come a day later
         for _ in range(MAX_DAYS):
-            if self._has(day):
+            if self._matches_day(day):
                 later = [at for at in self._times(day, zone) if at > now]
                 if later:
                     return min(later)
@@ -67,7 +67,7 @@ class Cron(Struct, frozen=True, kw_only=True):
             day += timedelta(days=1)
         return None
 
-    def _has(self, day: date) -> bool:
+    def _matches_day(self, day: date) -> bool:
         if day.month not in self.months:
             return False
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
@@ -87,11 +87,11 @@ class Cron(Struct, frozen=True, kw_only=True):
 
 
 def is_cron(phrase: str) -> bool:
-    """Whether a phrase is meant as a cron expression: five fields, or `cron` before them, or a macro."""
-    words = phrase.split(maxsplit=6)
+    """True if a phrase looks like a cron expression: about five fields, or `cron` before them, or a macro."""
+    words = phrase.split(maxsplit=8)
     if not words or words[0].lower() == "cron" or words[0].startswith("@"):
         return bool(words)
-    return len(words) == 5 and all(_looks_like_a_field(word) for word in words[:3])
+    return 4 <= len(words) <= 7 and all(_looks_like_a_field(word) for word in words[:2])
 
 
 def _looks_like_a_field(word: str) -> bool:
@@ -112,7 +112,7 @@ def parse(phrase: str) -> Cron:
             f"a cron expression has five fields (minute hour day month weekday), and this one has {len(words)}"
         )
     minutes, hours, days, months, weekdays = (
-        _read(word, *field) for word, field in zip(words, _FIELDS, strict=True)
+        _parse_field(word, *field) for word, field in zip(words, _FIELDS, strict=True)
     )
     cron = Cron(
         text=" ".join(words),
@@ -125,28 +125,30 @@ def parse(phrase: str) -> Cron:
         any_hour=words[1].startswith("*"),
     )
     if cron.next_after(datetime(2000, 1, 1, tzinfo=UTC), UTC) is None:
-        raise _invalid("this never comes: no month has such a day")
+        raise _invalid("there is no such day in any of these months")
     return cron
 
 
-def _read(word: str, name: str, least: int, most: int, names: dict[str, int]) -> set[int]:
+def _parse_field(word: str, name: str, least: int, most: int, names: dict[str, int]) -> set[int]:
     found: set[int] = set()
     for item in word.split(","):
         bounds, slash, step_text = item.partition("/")
-        step = _number(step_text, name, 1, most, {}) if slash else 1
+        step = _parse_number(step_text, name, 1, most, {}) if slash else 1
         if bounds == "*":
             first, last = least, most
         else:
             low, dash, high = bounds.partition("-")
-            first = _number(low, name, least, most, names)
-            last = _number(high, name, least, most, names) if dash else most if slash else first
+            first = _parse_number(low, name, least, most, names)
+            last = _parse_number(high, name, least, most, names) if dash else most if slash else first
+            if dash and first and not last and most == 7:
+                last = 7  # until Sunday
             if last < first:
                 raise _invalid(f"the {name} {bounds} ends before it begins")
         found.update(range(first, last + 1, step))
     return found
 
 
-def _number(text: str, name: str, least: int, most: int, names: dict[str, int]) -> int:
+def _parse_number(text: str, name: str, least: int, most: int, names: dict[str, int]) -> int:
     value = names.get(text, -1)
     if value < 0 and text.isascii() and text.isdigit() and len(text) <= 2:
         value = int(text)

@@ -1,8 +1,8 @@
 """When a schedule runs: a phrase or a cron expression, in a time zone.
 
-The zone is named at the end of the phrase (`every day at 09:00 in Europe/Berlin`) or beside it; otherwise it is the hub's. Times of
-day are those of the zone's clock: one that the clock skips comes as much later as it skips, and of one that comes twice the first
-counts. Minutes and hours from now are real time.
+The zone is named at the end of the phrase (`every day at 09:00 in Europe/Berlin`) or beside it; otherwise it is the hub's. Times of day
+are local times of the zone. If the clock skips a time, the schedule runs later, by as much as the clock skips; of a time that comes
+twice, the first counts. Minutes and hours from now are elapsed time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dragoman.hub.schedules import cron
 
 _MAX_YEAR = 9000
 _LATEST = int(datetime(_MAX_YEAR, 1, 1, tzinfo=UTC).timestamp())
-NO_ZONES = ("Factory", "localtime", "posix", "posixrules", "right")
-"""Files and folders beside the zones: rules of one machine, placeholders, and other ways to count seconds."""
+NOT_ZONES = ("Factory", "localtime", "posix", "posixrules", "right")
+"""Files and folders beside the zones that are not zones: rules of one machine, placeholders, and zones with leap seconds."""
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}")
 
 
@@ -45,7 +45,7 @@ def find_zone(name: str) -> tzinfo:
     if not name:
         return LocalZone()
     try:
-        if _ZONE.fullmatch(name) is None or name.partition("/")[0] in NO_ZONES:
+        if _ZONE.fullmatch(name) is None or name.partition("/")[0] in NOT_ZONES:
             raise ValueError
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
@@ -110,10 +110,12 @@ def format_time(at: int, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M %Z}"
 
 
-def _instant(local: datetime, zone: tzinfo) -> int:
+def _to_seconds(local: datetime, zone: tzinfo, now: float) -> int:
+    """The moment of a local time. Of one that comes twice, the first counts, unless it is over."""
     if local.year >= _MAX_YEAR:
         return _LATEST
-    return int(local.replace(tzinfo=zone, fold=0).timestamp())
+    first, second = (int(local.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
+    return second if first <= now < second else first
 
 
 # -- phrases ------------------------------------------------------------------
@@ -149,15 +151,15 @@ def _parse_phrase(phrase: str, now: float, zone: tzinfo) -> tuple[int, dict[str,
         if (match := pattern.fullmatch(words)) is not None:
             groups = {name: value for name, value in match.groupdict().items() if value}
             try:
-                if form in _EVERY:
-                    recur, text = _recurring(form, groups, local)
+                if form in _RECURRING_FORMS:
+                    recur, text = _parse_recurring(form, groups, local)
                     return next_time(recur, now, zone), recur, text
-                first, text = _once(form, groups, local)
-                if groups.get("unit") in ("minute", "hour"):  # whatever the clock says
+                first, text = _parse_once(form, groups, local)
+                if groups.get("unit") in ("minute", "hour"):  # elapsed time, also if the clock changes
                     return int(now + (first - local).total_seconds()), {}, text
-                return _instant(first, zone), {}, text
+                return _to_seconds(first, zone, now), {}, text
             except (ValueError, OverflowError):
-                break  # the 31st of a month that has thirty days, or 25 o'clock
+                break  # such as 31 June, or 25:00
     raise _invalid(f"{phrase[:80]!r} is not a known time")
 
 
@@ -167,30 +169,30 @@ _UNITS = {
     "day": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
-_EVERY = ("hour", "every", "day", "week", "weekday")
+_RECURRING_FORMS = ("hour", "every", "day", "week", "weekday")
 
 
-def _once(form: str, groups: dict[str, str], now: datetime) -> tuple[datetime, str]:
+def _parse_once(form: str, groups: dict[str, str], now: datetime) -> tuple[datetime, str]:
     if form == "in":
         n = int(groups["n"])
         if not n:
             raise _invalid("in 0 is now")
         return now + n * _UNITS[groups["unit"]], f"in {n} {groups['unit']}{'s' if n > 1 else ''}"
     if form == "at":
-        first = _on(now, groups["at"])
+        first = _at_time(now, groups["at"])
         return first + timedelta(days=first <= now), f"at {first:%H:%M}"
     if form == "tomorrow":
         first = now + timedelta(days=1)
-        first = _on(first, groups["at"]) if "at" in groups else first
+        first = _at_time(first, groups["at"]) if "at" in groups else first
         return first, f"tomorrow at {first:%H:%M}"
-    first = _on(datetime.fromisoformat(groups["date"]), groups.get("at", _DEFAULT_TIME))
+    first = _at_time(datetime.fromisoformat(groups["date"]), groups.get("at", _DEFAULT_TIME))
     text = f"on {first:%Y-%m-%d at %H:%M}"
     if first <= now:
         raise _invalid(f"{text} is over")
     return first, text
 
 
-def _recurring(form: str, groups: dict[str, str], now: datetime) -> tuple[dict[str, Any], str]:
+def _parse_recurring(form: str, groups: dict[str, str], now: datetime) -> tuple[dict[str, Any], str]:
     if form == "hour":
         return {"every": "hour"}, "every hour"
     if form == "every":
@@ -198,14 +200,14 @@ def _recurring(form: str, groups: dict[str, str], now: datetime) -> tuple[dict[s
         if not n:
             raise _invalid("every 0 is never")
         return {"every": unit, "n": n}, f"every {n} {unit}{'s' if n > 1 else ''}"
-    at = f"{_on(now, groups['at']) if 'at' in groups else now:%H:%M}"
+    at = f"{_at_time(now, groups['at']) if 'at' in groups else now:%H:%M}"
     if form == "day":
         return {"every": "day", "at": at}, f"every day at {at}"
     day = groups.get("day", _DAYS[now.weekday()])
     return {"every": "week", "day": day, "at": at}, f"every {day.title()} at {at}"
 
 
-def _on(day: datetime, at: str) -> datetime:
+def _at_time(day: datetime, at: str) -> datetime:
     hour, _, minute = at.partition(":")
     return day.replace(hour=int(hour), minute=int(minute), second=0, microsecond=0)
 

@@ -15,11 +15,21 @@ import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.errors import A2AError, InvalidParams, QuotaExceeded, Unavailable, keep_going
 from dragoman.hub.models import Image
-from dragoman.hub.store.blobs import PIECE_BYTES, Blobs, new_key
-from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
+from dragoman.hub.store.blobs import KEEP_SECONDS, PIECE_BYTES, Blobs, new_key
+from dragoman.hub.store.database import (
+    NEWEST,
+    Database,
+    Place,
+    Repository,
+    Row,
+    Transaction,
+    read_row,
+    transaction,
+)
 from dragoman.hub.store.policies import check_room, policy_of
 
 log = logging.getLogger(__name__)
@@ -32,13 +42,25 @@ UPLOAD_LIMIT = 50 << 20
 """Bytes of a file that comes in pieces."""
 CONVERSATION_LIMIT = 50 << 20
 
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+_DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_INVISIBLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 """Categories of invisible characters."""
 _MIME = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(; ?[\w.+-]{1,64}=[\w.+\"-]{1,64}){0,4}", re.ASCII)
-_COLUMNS = "id, tenant_id, conversation_id, path, mime, sha256, size, created_at, updated_at"
-_RESERVE = "insert into unused_blobs (key, at) values (?, ?)"
-_USE = "delete from unused_blobs where key = ?"
+_COLUMNS = "id, tenant_id, conversation_id, path, mime as mime_type, sha256, size, created_at, updated_at"
+_LIST = f"""
+select {_COLUMNS} from artifacts where tenant_id = ?1 and updated_at <= ?2 and (updated_at < ?2 or id < ?3)
+order by updated_at desc, id desc limit ?4
+"""
+_LIST_OF = f"select {_COLUMNS} from artifacts where tenant_id = ? and conversation_id = ? order by path"
+_RESERVE = "insert into unused_blobs (key, tenant_id, size, arriving, at) values (?, ?, ?, 1, ?)"
+_UNUSED = """
+select key, size, case when at > ?2 then arriving else 0 end as arriving from unused_blobs where tenant_id = ?1 order by at, key
+"""
+"""The parameter `?2` is a time: a content that began to arrive before it counts as unused."""
+_EXPIRE = "update unused_blobs set at = ? where key = ?"
+_USE = "delete from unused_blobs where key = ? and at > ?"
+"""Only a content that is new enough: the sweeper may be deleting older ones."""
+_FORGET = "delete from unused_blobs where key = ?"
 _CONTENT = "select content, blob from artifacts where tenant_id = ? and id = ?"
 _DELETE = "delete from artifacts where tenant_id = ? and id = ?"
 _CONVERSATION = "select 1 from conversations where id = ? and tenant_id = ?"
@@ -75,14 +97,14 @@ def clean_path(path: str) -> str:
     path = path.rstrip("/")
     if not path or len(path) > 256:
         raise InvalidParams("a path has 1 to 256 characters")
-    # Other systems read full-width dots and slashes as ASCII.
+    # Some systems treat full-width dots and slashes as ASCII ones.
     plain = unicodedata.normalize("NFKC", path).replace("\\", "/")
-    if ":" in plain or any(unicodedata.category(char) in _UNSEEN for char in path):
-        raise InvalidParams(f"the path {path[:80]!r} has characters that paths do not have")
+    if ":" in plain or any(unicodedata.category(char) in _INVISIBLE for char in path):
+        raise InvalidParams(f"the path {path[:80]!r} has characters that a path may not have")
     if plain.count("/") != path.count("/"):
-        raise InvalidParams(f"the path {path[:80]!r} has characters that look like others")
+        raise InvalidParams(f"the path {path[:80]!r} has characters that look like a slash")
     for name in plain.split("/"):
-        if name.lstrip().startswith(".") or len(name) > 128 or _DEVICES.fullmatch(name.strip()):
+        if name.lstrip().startswith(".") or len(name) > 128 or _DEVICE_NAME.fullmatch(name.strip()):
             raise InvalidParams(f"{name[:80]!r} cannot be part of a path")
     return path
 
@@ -97,62 +119,71 @@ class Artifacts(Repository):
         *,
         file_limit: int = FILE_LIMIT,
         conversation_limit: int = CONVERSATION_LIMIT,
-        tenant_limit: int | None = None,
     ) -> None:
-        """`tenant_limit`: instead of the policy's."""
         super().__init__(database)
-        self._blobs = blobs
-        self._limits = file_limit, conversation_limit, tenant_limit
+        self._blobs, self._file_limit, self._conversation_limit = blobs, file_limit, conversation_limit
 
     async def put(
         self, tenant: str | int, conversation: int, path: str, content: bytes, mime: str = ""
     ) -> StoredFile:
         """Create or replace a file. Raises `InvalidParams`, `QuotaExceeded`."""
-        size, of_file = len(content), self._limits[0]
-        if size > of_file:
-            raise QuotaExceeded(f"{clean_path(path)} has {size} bytes; a file may have {of_file}")
+        size = len(content)
+        if size > self._file_limit:
+            raise QuotaExceeded(f"{clean_path(path)} has {size} bytes; a file may have {self._file_limit}")
         digest = hashlib.sha256(content).hexdigest()
         if size <= INLINE_BYTES:
             return await self._store(tenant, conversation, path, mime, digest, size, content, "")
-        return await self.put_pieces(tenant, conversation, path, _pieces(content), mime)
+        return await self.put_pieces(tenant, conversation, path, _split(content), mime, size=size)
 
     async def put_pieces(
-        self, tenant: str | int, conversation: int, path: str, pieces: AsyncIterable[bytes], mime: str = ""
+        self,
+        tenant: str | int,
+        conversation: int,
+        path: str,
+        pieces: AsyncIterable[bytes],
+        mime: str = "",
+        *,
+        size: int | None = None,
     ) -> StoredFile:
-        """`put`, for a content that comes in pieces. It is not all in memory. Raises what `pieces` raises, too."""
+        """`put`, for a content that comes in pieces and is never in memory as a whole. Raises what `pieces` raises, too.
+
+        `size`: its bytes; None if they are not known before.
+        """
         path, source = clean_path(path), aiter(pieces)
         _check_mime(mime)
-        digest, size, begin = hashlib.sha256(), 0, bytearray()
+        digest, arrived, begin = hashlib.sha256(), 0, bytearray()
 
-        async def counted() -> AsyncIterator[bytes]:
-            nonlocal size
+        async def read_source() -> AsyncIterator[bytes]:
+            nonlocal arrived
             async for piece in source:
-                size += len(piece)
-                if size > UPLOAD_LIMIT:
+                arrived += len(piece)
+                if arrived > UPLOAD_LIMIT:
                     raise QuotaExceeded(f"{path} has more than {UPLOAD_LIMIT} bytes")
                 digest.update(piece)
                 yield piece
 
-        reading = counted()
-        async for piece in reading:
+        arriving_pieces = read_source()
+        async for piece in arriving_pieces:
             begin += piece
             if len(begin) > INLINE_BYTES:
                 break
         else:
-            found = digest.hexdigest(), size, bytes(begin), ""
+            found = digest.hexdigest(), arrived, bytes(begin), ""
             return await self._store(tenant, conversation, path, mime, *found)
 
-        async def whole() -> AsyncIterator[bytes]:
+        async def all_pieces() -> AsyncIterator[bytes]:
             yield bytes(begin)
-            async for piece in reading:
+            async for piece in arriving_pieces:
                 yield piece
 
         key = new_key(int(tenant))
-        await self._db.change(_RESERVE, (key, int(time.time())))
+        await self._reserve(int(tenant), key, UPLOAD_LIMIT if size is None else size)
         used = False
         try:
-            await self._blobs.put(key, whole())
-            stored = await self._store(tenant, conversation, path, mime, digest.hexdigest(), size, b"", key)
+            await self._blobs.put(key, all_pieces())
+            stored = await self._store(
+                tenant, conversation, path, mime, digest.hexdigest(), arrived, b"", key
+            )
             used = (await self._db.one(_CONTENT, (int(tenant), stored.id)) or {"blob": ""})["blob"] == key
             return stored
         finally:
@@ -160,12 +191,39 @@ class Artifacts(Repository):
                 with keep_going(log, "deleting the content of a refused file", A2AError):
                     await self._drop_unused(key)
 
+    async def _reserve(self, tenant: int, key: str, size: int) -> None:
+        """Reserve room for a content that arrives. Contents without a file (they arrive, or their file was replaced or deleted) may
+        have as many bytes together as the files of a tenant. If there are more, the oldest contents of replaced and deleted files are
+        deleted. Raises `QuotaExceeded` if the arriving ones alone have more."""
+
+        async def reserve(db: Transaction) -> list[str]:
+            limit, now = (await policy_of(db, tenant)).max_artifact_mb << 20, int(time.time())
+            rows = await db.all(_UNUSED, (tenant, int(now - KEEP_SECONDS / 2)))
+            arriving = sum(row["size"] for row in rows if row["arriving"])
+            if limit and arriving and arriving + size > limit:
+                raise QuotaExceeded(
+                    f"files with {arriving} bytes are being uploaded, at most {limit} at a time: try again when one is finished",
+                    metadata={"reason": "storage_limit"},
+                )
+            before = [(row["key"], row["size"]) for row in rows if not row["arriving"]]
+            over, gone = sum(each for _, each in before) + arriving + size - limit, list[str]()
+            for old, freed in before if limit else ():
+                if over <= 0:
+                    break
+                await db.change(_EXPIRE, (now - KEEP_SECONDS, old))
+                gone.append(old)
+                over -= freed
+            await db.change(_RESERVE, (key, tenant, size, now))
+            return gone
+
+        for old in await self._db.run(reserve, tenant=tenant):
+            await self._drop_unused(old)
+
     async def _drop_unused(self, key: str) -> None:
         """Delete a content, unless a file uses it."""
-        if await self._db.change(_USE, (key,)):
-            await self._db.change(_RESERVE, (key, int(time.time())))
+        if await self._db.change(_EXPIRE, (int(time.time() - KEEP_SECONDS), key)):  # no file can use it now
             await self._blobs.delete(key)
-            await self._db.change(_USE, (key,))
+            await self._db.change(_FORGET, (key,))
 
     @transaction
     async def _store(
@@ -184,17 +242,15 @@ class Artifacts(Repository):
         path, now = clean_path(path), int(time.time())
         mime = mime or mimetypes.guess_type(path)[0] or "text/plain"
         _check_mime(mime)
-        _, of_conversation, of_tenant = self._limits
         if not await db.one(_CONVERSATION, (conversation, tenant)):
             raise InvalidParams(f"there is no conversation {conversation}")
         old = await db.one(_BY_PATH, (tenant, conversation, path))
         more = size - (old["size"] if old else 0)
         if old is None:
-            await check_room(self._db, db, tenant, "artifacts")
-        if of_tenant is None:
-            of_tenant = (await policy_of(self._db, db, tenant)).max_artifact_mb << 20
+            await check_room(db, tenant, "artifacts")
+        of_tenant = (await policy_of(db, tenant)).max_artifact_mb << 20
         for limit, where, values in (
-            (of_conversation, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
+            (self._conversation_limit, "conversation_id = ? and tenant_id = ?", (conversation, tenant)),
             (of_tenant, "tenant_id = ?", (tenant,)),
         ):
             used = (await db.one(f"select coalesce(sum(size), 0) from artifacts where {where}", values))[0]
@@ -206,9 +262,9 @@ class Artifacts(Repository):
         row = await db.one(
             _PUT_FILE, (tenant, conversation, path, mime, digest, size, content, blob, now, now)
         )
-        if blob and not await db.change(_USE, (blob,)):
+        if blob and not await db.change(_USE, (blob, int(time.time() - KEEP_SECONDS / 2))):
             raise Unavailable("the content took too long to arrive; send it again")
-        return StoredFile(**row, created=old is None)
+        return replace(read_row(StoredFile, row), created=old is None)
 
     async def get(self, tenant: str | int, id: int) -> StoredFile | None:
         return await self._one("id = ?", (int(tenant), id))
@@ -247,17 +303,13 @@ class Artifacts(Repository):
         async for piece in self._blobs.get(blob):
             yield piece
 
-    async def list(
-        self, tenant: str | int, conversation: int | None = None, *, limit: int = 200
-    ) -> list[StoredFile]:
-        """Those of a conversation by path, or of the tenant, newest first."""
-        where, order = ("", "updated_at desc, id desc")
-        values: tuple[int, ...] = (int(tenant),)
-        if conversation is not None:
-            where, order, values = " and conversation_id = ?", "path", (int(tenant), conversation)
-        statement = f"select {_COLUMNS} from artifacts where tenant_id = ?{where} order by {order} limit ?"
-        rows = await self._db.all(statement, (*values, limit))
-        return [StoredFile(**row) for row in rows]
+    async def list(self, tenant: str | int, *, before: Place = NEWEST, limit: int = 200) -> list[StoredFile]:
+        """Those of a tenant, newest first, from a place on."""
+        return await self._db.select(StoredFile, _LIST, (int(tenant), *before, limit))
+
+    async def of_conversation(self, tenant: str | int, conversation: int) -> Sequence[StoredFile]:
+        """All of a conversation, by path."""
+        return await self._db.select(StoredFile, _LIST_OF, (int(tenant), conversation))
 
     async def delete(self, tenant: str | int, id: int) -> bool:
         """False if there was none."""
@@ -265,8 +317,7 @@ class Artifacts(Repository):
 
     async def _one(self, where: str, values: tuple[object, ...]) -> StoredFile | None:
         statement = f"select {_COLUMNS} from artifacts where tenant_id = ? and {where}"
-        row = await self._db.one(statement, values)
-        return None if row is None else StoredFile(**row)
+        return await self._db.find(StoredFile, statement, values)
 
 
 def _check_mime(mime: str) -> None:
@@ -274,7 +325,7 @@ def _check_mime(mime: str) -> None:
         raise InvalidParams(f"{mime[:80]!r} is not a media type")
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+async def _split(content: bytes) -> AsyncIterator[bytes]:
     for at in range(0, len(content), PIECE_BYTES):
         yield content[at : at + PIECE_BYTES]
 

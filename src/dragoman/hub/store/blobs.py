@@ -38,7 +38,7 @@ _FORGET = "delete from unused_blobs where key = ?"
 
 
 class BlobMissing(A2AError):
-    """There is no such content: somebody deleted it from the folder or the bucket."""
+    """There is no such content: somebody deleted it from the folder or the bucket, or hubs do not share the folder."""
 
     reason, rpc, http, grpc = "CONTENT_MISSING", -32603, 500, "DATA_LOSS"
 
@@ -72,10 +72,13 @@ class FileBlobs:
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> None:
         path = self._path(key)
-        part = path.with_name(f".{path.name}")
+        part = _part(path)
 
         def begin() -> IO[bytes]:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _sync_folder(path.parent.parent)
+                _sync_folder(path.parent.parent.parent)  # the folder of all contents may be new, too
             return open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
         def finish() -> None:
@@ -90,6 +93,9 @@ class FileBlobs:
             async for piece in content:
                 await _thread(lambda piece=piece: file.write(piece))  # type: ignore[misc]
             await _thread(finish)
+        except FileNotFoundError:
+            file.close()
+            raise Unavailable("the content took too long to arrive; send it again") from None
         except BaseException:
             file.close()
             with suppress(OSError):
@@ -101,6 +107,9 @@ class FileBlobs:
         try:
             file = await _thread(lambda: path.open("rb"))
         except FileNotFoundError:
+            log.error(
+                "%s is missing: somebody deleted it, or the hubs do not share the folder (--blobs)", path
+            )
             raise BlobMissing("the content of this file is gone") from None
         try:
             while piece := await _thread(lambda: file.read(PIECE_BYTES)):
@@ -109,7 +118,12 @@ class FileBlobs:
             file.close()
 
     async def delete(self, key: str) -> None:
-        await _thread(lambda: self._path(key).unlink(missing_ok=True))
+        def delete() -> None:
+            path = self._path(key)
+            path.unlink(missing_ok=True)
+            _part(path).unlink(missing_ok=True)  # of a hub that was killed, or of an upload that is too late
+
+        await _thread(delete)
 
     def _path(self, key: str) -> Path:
         assert _KEY.fullmatch(key), key
@@ -119,8 +133,13 @@ class FileBlobs:
         return self._folder / key
 
 
+def _part(path: Path) -> Path:
+    """The file of a content that is still arriving."""
+    return path.with_name(f".{path.name}")
+
+
 def _sync_folder(folder: Path) -> None:
-    """A new name is on disk when its folder is."""
+    """Sync a folder, so that the names of new files in it are on disk."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -15,18 +15,19 @@ from msgspec import Struct
 
 from dragoman.agent.agent import Agent
 from dragoman.errors import InvalidParams, QuotaExceeded
-from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, card, read
-from dragoman.hub.errors import Conflict, NotFound
+from dragoman.hub.agents.constitution import INDEX, INDEX_ID, Constitution, build_card, read_constitution
+from dragoman.hub.models.names import ModelNames
 from dragoman.hub.store.database import Database, Row, Transaction, Work
-from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.hub.store.policies import Policies, check_room, policy_of
 from dragoman.model.card import AgentCard
+from dragoman.server.routes import Conflict, NotFound
 
 MAX_LISTED_AGENTS = 1000
 MAX_LISTED_VERSIONS = 200
 _STARTING_SECONDS = 60
-"""For so long, the request that an inline version came with may not be stored yet."""
+"""How long after an inline version is stored its request may not be stored yet."""
 VERSIONS_FACTOR = 20
-"""A tenant may store so many times as many versions of all its agents as of one."""
+"""The limit of versions of all agents of a tenant, as a multiple of the limit of one agent."""
 
 _ENTRY = """
 select agents.agent_id, agents.version, document, created_at, updated_at from agents
@@ -41,7 +42,7 @@ where tenant_id = ? and agent_id = ? and version = ?
 _VERSIONS = """
 select version, at from agent_versions where tenant_id = ? and agent_id = ? and inline = 0 order by version desc limit ?
 """
-_EXISTED = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
+_HAS_VERSIONS = "select 1 from agent_versions where tenant_id = ? and agent_id = ? limit 1"
 _NEXT = "select coalesce(max(version), 0) + 1 from agent_versions where tenant_id = ? and agent_id = ?"
 _ADD_VERSION = """
 insert into agent_versions (tenant_id, agent_id, version, inline, document, at) values (?, ?, ?, ?, ?, ?)
@@ -101,7 +102,7 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def card(self) -> AgentCard:
-        return card(self.constitution, self.id, str(self.updated_at or 1))
+        return build_card(self.constitution, self.id, str(self.updated_at or 1))
 
     @property
     def public(self) -> dict[str, Any]:
@@ -117,9 +118,6 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True):
         return out
 
 
-Check = Callable[[int, Constitution], Awaitable[None]]
-
-
 class Catalogue:
     def __init__(
         self,
@@ -127,12 +125,12 @@ class Catalogue:
         code: Sequence[Agent] = (),
         *,
         index: Constitution = INDEX,
-        check: Check | None = None,
+        names: ModelNames | None = None,
     ) -> None:
-        """`check` raises `InvalidParams` for an agent that a tenant may not have."""
-        self._db, self._check_policy = database, check
+        """`names`: the models that agents may name; None: any."""
+        self._db, self._policies, self._names = database, Policies(database), names
         self.release_versions: Callable[[int], Awaitable[int]] | None = None
-        """Marks old requests of a tenant that have ended, so that their versions can go. Returns how many."""
+        """Releases the versions of requests that have ended, so that they can be deleted. Returns how many requests."""
         self.index = CatalogueEntry(id=INDEX_ID, constitution=index)
         self.code = {agent.id: agent for agent in code}
         if len(self.code) != len(code) or INDEX_ID in self.code:
@@ -156,26 +154,24 @@ class Catalogue:
         row = await self._db.look_up(_VERSION, (tenant, agent, version))
         return None if row is None else _entry(row)
 
-    async def versions(
-        self, tenant: int, agent: str, limit: int = MAX_LISTED_VERSIONS
-    ) -> list[dict[str, int]]:
+    async def versions(self, tenant: int, agent: str) -> list[dict[str, int]]:
         """The stored versions of a constitution and when each was made, newest first."""
-        rows = await self._db.all(_VERSIONS, (tenant, agent, limit))
+        rows = await self._db.all(_VERSIONS, (tenant, agent, MAX_LISTED_VERSIONS))
         return [{"version": row["version"], "created_at": row["at"]} for row in rows]
 
     async def existed(self, tenant: int, agent: str) -> bool:
         """True if there is or was such an agent: its tasks outlive it."""
         if agent == INDEX_ID or agent in self.code:
             return True
-        return await self._db.look_up(_EXISTED, (tenant, agent)) is not None
+        return await self._db.look_up(_HAS_VERSIONS, (tenant, agent)) is not None
 
-    async def list(self, tenant: int, limit: int = MAX_LISTED_AGENTS) -> list[CatalogueEntry]:
+    async def list(self, tenant: int) -> list[CatalogueEntry]:
         """`index`, then the latest changed first."""
 
         async def read(db: Transaction) -> list[CatalogueEntry]:
-            return [_entry(row) for row in await db.all(_ALL, (tenant, limit))]
+            return [_entry(row) for row in await db.all(_ALL, (tenant, MAX_LISTED_AGENTS))]
 
-        # SQLite decodes on the reader's thread: together they may have fifty megabytes
+        # decoded inside `read`, which for SQLite is on the reader's thread: together they may have fifty megabytes
         return [self.index, *await self._db.read(read)]
 
     async def constitutions(self, tenant: int) -> Sequence[Constitution]:
@@ -196,13 +192,15 @@ class Catalogue:
         async def create(db: Transaction) -> CatalogueEntry:
             if (row := await db.one(_ONE, (tenant, constitution.id))) is not None:
                 raise Conflict(f"there is an agent {constitution.id!r} already", existing=_entry(row).public)
-            await check_room(self._db, db, tenant, "agents")
+            await check_room(db, tenant, "agents")
             return await self._put(db, tenant, constitution)
 
         return await self._run(create, tenant)
 
-    async def replace(self, tenant: int, agent: str, document: Any, *, make: bool = False) -> CatalogueEntry:
-        """Replace a whole constitution; `make`: or create it. Raises `NotFound`, `Conflict`."""
+    async def replace(
+        self, tenant: int, agent: str, document: Any, *, create: bool = False
+    ) -> CatalogueEntry:
+        """Replace a whole constitution; `create`: or create it. Raises `NotFound`, `Conflict`."""
         constitution = self._read(document, agent)
         if constitution.id != agent:
             why = f"differs from {agent!r}, which the address says"
@@ -211,30 +209,31 @@ class Catalogue:
 
         async def replace(db: Transaction) -> CatalogueEntry:
             if await db.one(_ONE, (tenant, agent)) is None:
-                if not make:
+                if not create:
                     raise NotFound(f"there is no agent {agent!r}")
-                await check_room(self._db, db, tenant, "agents")
+                await check_room(db, tenant, "agents")
             return await self._put(db, tenant, constitution)
 
         return await self._run(replace, tenant)
 
     async def delete(self, tenant: int, agent: str) -> None:
         """Raises `NotFound`. Running tasks continue."""
-        self._check(agent)
+        self._check_editable(agent)
         gone = await self._db.change(_DELETE, (tenant, agent))
         if not gone:
             raise NotFound(f"there is no agent {agent[:80]!r}")
 
     async def read_inline(self, tenant: int, document: Any, id: str = "") -> Constitution:
         """Read an agent that comes with a request or a conversation. Raises `InvalidParams`."""
-        constitution = read(document, id=id)
-        self._check(constitution.id)
+        constitution = read_constitution(document, id=id)
+        self._check_editable(constitution.id)
         await self._check_allowed(tenant, constitution)
         return constitution
 
     async def _check_allowed(self, tenant: int, constitution: Constitution) -> None:
-        if self._check_policy is not None:
-            await self._check_policy(tenant, constitution)
+        """Raises `InvalidParams` for an agent that names a model which its tenant may not use."""
+        if self._names is not None:
+            self._names.check(await self._policies.of(tenant), constitution)
 
     async def store_inline(self, tenant: int, constitution: Constitution) -> CatalogueEntry:
         """Store an agent that comes with a request. The same document is stored once. Raises `QuotaExceeded`."""
@@ -269,10 +268,10 @@ class Catalogue:
         self, db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
     ) -> CatalogueEntry:
         """Store a version, and delete old ones that no request uses."""
-        most = (await policy_of(self._db, db, tenant)).max_versions
+        most = (await policy_of(db, tenant)).max_versions
         if most:
             await db.change(_PRUNE, (tenant, constitution.id, max(0, most - 2)))
-            await check_room(self._db, db, tenant, "versions", limit=most * VERSIONS_FACTOR)
+            await check_room(db, tenant, "versions", limit=most * VERSIONS_FACTOR)
         version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
         now = int(time.time())
         await db.change(_ADD_VERSION, (tenant, constitution.id, version, inline, _encode(constitution), now))
@@ -293,12 +292,13 @@ class Catalogue:
     def _read(self, document: Any, id: str = "") -> Constitution:
         if isinstance(document, dict) and (wrapped := document.get("agent_def")) is not None:
             document = wrapped
-        self._check(id)
-        constitution = read(document, id=id)
-        self._check(constitution.id)
+        self._check_editable(id)
+        constitution = read_constitution(document, id=id)
+        self._check_editable(constitution.id)
         return constitution
 
-    def _check(self, agent: str) -> None:
+    def _check_editable(self, agent: str) -> None:
+        """Raises `InvalidParams` for agents that no tenant can change."""
         if agent == INDEX_ID or agent in self.code:
             kind = "built in" if agent == INDEX_ID else "code"
             raise InvalidParams(f"agent {agent!r} is {kind} and cannot be changed", fields=(("id", kind),))

@@ -1,7 +1,8 @@
 """Conversations: the messages of users, request by request, and the answers of agents.
 
-A message is stored before its request starts. The answer is added when the request is found complete, by the reader that follows it
-or next reads the conversation, so neither a crash nor a disconnected client loses it.
+A message is stored before its request starts. The answer is added when the request has ended, by the stream that follows it or by the
+next reader of the conversation, so neither a crash nor a disconnected client loses it. At the same time, a message whose request never
+started is removed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import QuotaExceeded
-from dragoman.hub.errors import NotFound
-from dragoman.hub.store.database import MissingReference, Repository, Row, Transaction, transaction
+from dragoman.hub.store.database import (
+    NEWEST,
+    MissingReference,
+    Place,
+    Repository,
+    Row,
+    Transaction,
+    Work,
+    transaction,
+)
 from dragoman.hub.store.policies import check_room, policy_of
+from dragoman.server.routes import NotFound
 
 MAX_REPLAYED_MESSAGES = 100
 """Earlier messages in a prompt."""
@@ -27,8 +37,8 @@ _FIELDS = "id, tenant_id, title, agent_id, agent_def, archived, created_at, upda
 _COUNT = "(select count(*) from messages where conversation_id = conversations.id) as message_count"
 _ONE = f"select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and id = ?"
 _LIST = f"""
-select {_FIELDS}, {_COUNT} from conversations where tenant_id = ? and updated_at < ?
-order by updated_at desc, id desc limit ?
+select {_FIELDS}, {_COUNT} from conversations where tenant_id = ?1 and updated_at <= ?2 and (updated_at < ?2 or id < ?3)
+order by updated_at desc, id desc limit ?4
 """
 _NEW = """
 insert into conversations (tenant_id, title, agent_id, agent_def, created_at, updated_at)
@@ -38,8 +48,11 @@ _CHANGE = """
 update conversations set title = coalesce(?, title), archived = coalesce(?, archived), updated_at = ?
 where tenant_id = ? and id = ?
 """
-_TENANT = "select tenant_id from conversations where id = ?"
-_SIZE = "select count(*), coalesce(sum(length(content)), 0) from messages where conversation_id = ?"
+_SIZE = """
+select count(*) + coalesce(sum(case when role = 'user' and settled = 0 then 1 else 0 end), 0), coalesce(sum(length(content)), 0)
+from messages where conversation_id = ?
+"""
+"""Messages, with the answers that are still to come, and characters."""
 _DELETE = "delete from conversations where tenant_id = ? and id = ?"
 _TOUCH = "update conversations set updated_at = ? where id = ?"
 _ADD_MESSAGE = """
@@ -48,12 +61,15 @@ insert into messages
 on conflict do nothing
 """
 _SETTLE = "update messages set settled = 1 where request_id = ? and role = 'user'"
-_REMOVE_QUESTION = "delete from messages where request_id = ? and role = 'user'"
-_OPEN = """
+_REMOVE_QUESTION = """
+delete from messages where request_id = ?1 and role = 'user' and created_at < ?3
+and not exists (select 1 from requests where requests.tenant_id = ?2 and requests.request_id = ?1)
+"""
+_UNANSWERED = """
 select request_id from messages indexed by messages_unanswered
 where conversation_id = ? and role = 'user' and settled = 0 order by id
 """
-_OPEN_BEFORE = """
+_UNANSWERED_BEFORE = """
 select distinct tenant_id, conversation_id from messages join conversations on conversations.id = conversation_id
 where messages.created_at < ? and role = 'user' and settled = 0 limit ?
 """
@@ -107,7 +123,7 @@ class Conversations(Repository):
         """Raises `QuotaExceeded`."""
         now = int(time.time())
         text = None if agent_def is None else msgspec.json.encode(agent_def).decode()
-        await check_room(self._db, db, tenant, "conversations")
+        await check_room(db, tenant, "conversations")
         row = await db.one(_NEW, (tenant, title, agent, text, now, now))
         return _conversation(await db.one(_ONE, (tenant, row["id"])))
 
@@ -118,9 +134,9 @@ class Conversations(Repository):
             raise NotFound(f"there is no conversation {id}")
         return _conversation(row)
 
-    async def list(self, tenant: int, *, before: int = 0, limit: int = 50) -> Sequence[Conversation]:
-        """The latest changed first; only those that changed before `before`."""
-        return [_conversation(row) for row in await self._db.all(_LIST, (tenant, before or 2**62, limit))]
+    async def list(self, tenant: int, *, before: Place = NEWEST, limit: int = 50) -> Sequence[Conversation]:
+        """The latest changed first, from a place on."""
+        return [_conversation(row) for row in await self._db.all(_LIST, (tenant, *before, limit))]
 
     async def change(
         self, tenant: int, id: int, *, title: str | None = None, archived: bool | None = None
@@ -136,25 +152,31 @@ class Conversations(Repository):
 
     # -- messages ----------------------------------------------------------------------------------------------
 
-    async def add_question(self, conversation: int, request: str, text: str) -> None:
+    async def add_question(self, tenant: int, conversation: int, request: str, text: str) -> None:
         """Store a user's message before its request starts. Raises `NotFound`, and `QuotaExceeded`."""
-        now = int(time.time())
 
-        async def say(db: Transaction) -> None:
-            await self._check_messages(db, conversation, text)
-            await db.change(_ADD_MESSAGE, (conversation, "user", text, 0, 0, now, request))
-            await db.change(_TOUCH, (now, conversation))
+        async def write(db: Transaction) -> None:
+            await self._check_messages(db, tenant, conversation, text)
+            await _add_message(db, conversation, "user", text, request)
 
+        await self._write_messages(tenant, conversation, write)
+
+    async def restore_question(self, tenant: int, conversation: int, request: str, text: str) -> None:
+        """Store a user's message whose request was accepted, if it is not there. Raises `NotFound`."""
+        await self._write_messages(
+            tenant, conversation, lambda db: _add_message(db, conversation, "user", text, request)
+        )
+
+    async def _write_messages(self, tenant: int, conversation: int, work: Work[None]) -> None:
+        """Write messages with the lock of the tenant. Without it, a message could become visible after one with a higher id, and a
+        reader that asks for messages after that id would miss it."""
         try:
-            await self._db.run(say)
+            await self._db.run(work, tenant=tenant)
         except MissingReference:  # the conversation was deleted
             raise NotFound(f"there is no conversation {conversation}") from None
 
-    async def _check_messages(self, db: Transaction, conversation: int, text: str) -> None:
-        row = await db.one(_TENANT, (conversation,))
-        if row is None:
-            return
-        policy = await policy_of(self._db, db, row["tenant_id"])
+    async def _check_messages(self, db: Transaction, tenant: int, conversation: int, text: str) -> None:
+        policy = await policy_of(db, tenant)
         found = await db.one(_SIZE, (conversation,))
         room = policy.max_conversation_mb << 20
         if policy.max_messages and found[0] >= policy.max_messages:
@@ -167,31 +189,43 @@ class Conversations(Repository):
             f"conversation {conversation} {why}: begin another one", metadata={"reason": "storage_limit"}
         )
 
-    async def remove_question(self, request: str) -> None:
-        """Remove the message of a refused request."""
-        await self._db.change(_REMOVE_QUESTION, (request,))
+    @transaction
+    async def remove_question(
+        self, db: Transaction, tenant: int, request: str, *, before: int = 2**62
+    ) -> None:
+        """Remove the message of a request that was refused, or that has not begun although its message was stored `before` a time.
+
+        It stays if the request is stored: the store may have accepted it without this hub getting the answer. (A request is stored, and
+        its message restored, when it begins to run.)
+        """
+        await db.change(_REMOVE_QUESTION, (request, tenant, before))
 
     async def add_answer(
-        self, conversation: int, request: str, text: str | None, *, read: int = 0, written: int = 0
+        self,
+        tenant: int,
+        conversation: int,
+        request: str,
+        text: str | None,
+        *,
+        read: int = 0,
+        written: int = 0,
     ) -> None:
-        """Store the answer to a request, once; None: it has none."""
-        now = int(time.time())
+        """Store the answer to a request, once; None: it has none. Raises `NotFound`."""
 
-        async def say(db: Transaction) -> None:
+        async def write(db: Transaction) -> None:
             if text is not None:
-                await db.change(_ADD_MESSAGE, (conversation, "assistant", text, read, written, now, request))
-                await db.change(_TOUCH, (now, conversation))
+                await _add_message(db, conversation, "assistant", text, request, read, written)
             await db.change(_SETTLE, (request,))
 
-        await self._db.run(say)
+        await self._write_messages(tenant, conversation, write)
 
     async def unanswered(self, conversation: int) -> Sequence[str]:
         """Requests whose answer is not stored yet."""
-        return [row[0] for row in await self._db.all(_OPEN, (conversation,))]
+        return [row[0] for row in await self._db.all(_UNANSWERED, (conversation,))]
 
     async def with_unanswered(self, before: int, limit: int) -> Sequence[tuple[int, int]]:
         """Conversations with unanswered messages from before a time: (tenant, conversation)."""
-        rows = await self._db.all(_OPEN_BEFORE, (before, limit))
+        rows = await self._db.all(_UNANSWERED_BEFORE, (before, limit))
         return [(row["tenant_id"], row["conversation_id"]) for row in rows]
 
     async def messages(
@@ -201,13 +235,11 @@ class Conversations(Repository):
         rows = await self._db.all(_MESSAGES, (conversation, after, limit, MAX_CHARACTERS))
         return [dict(row) for row in rows]
 
-    async def before(
-        self, conversation: int, request: str, limit: int = MAX_REPLAYED_MESSAGES
-    ) -> tuple[str, Sequence[EarlierMessage]]:
+    async def before(self, conversation: int, request: str) -> tuple[str, Sequence[EarlierMessage]]:
         """The messages before a request: a summary of old ones, and the rest, oldest first."""
 
         async def before(db: Transaction) -> tuple[str, Sequence[EarlierMessage]]:
-            rows = await db.all(_BEFORE, (conversation, request, limit, MAX_CHARACTERS))
+            rows = await db.all(_BEFORE, (conversation, request, MAX_REPLAYED_MESSAGES, MAX_CHARACTERS))
             summary = await db.one(_SUMMARY, (conversation,))
             return summary["summary"] if summary is not None else "", [EarlierMessage(**row) for row in rows]
 
@@ -216,6 +248,15 @@ class Conversations(Repository):
     async def store_summary(self, conversation: int, summary: str, last: int) -> None:
         """Store a summary of all messages up to `last`."""
         await self._db.change(_STORE_SUMMARY, (summary, last, conversation, last))
+
+
+async def _add_message(
+    db: Transaction, conversation: int, role: str, text: str, request: str, read: int = 0, written: int = 0
+) -> None:
+    """Add a message, once."""
+    now = int(time.time())
+    if await db.change(_ADD_MESSAGE, (conversation, role, text, read, written, now, request)):
+        await db.change(_TOUCH, (now, conversation))
 
 
 def _conversation(row: Row) -> Conversation:

@@ -27,7 +27,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_typ
 
 import msgspec
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, Unavailable
 from dragoman.hub.tenants.policy import Policy
 
 T = TypeVar("T")
@@ -38,10 +38,19 @@ PACKAGE = "dragoman.hub.store"
 """Where the numbered scripts of the schema are (`schema/`)."""
 UNKNOWN = "the tables of the hub were made by an unknown version of dragoman: use another database"
 _RESULT_SECONDS = 30 * 86_400
-"""How long `run_once` keeps results."""
+"""How long `run_once` stores results."""
+
+Place = tuple[int, int]
+"""A place in a list with the latest changed first: a time and an id. The rows after it changed before, or then and have a lower id."""
+NEWEST: Place = (2**62, 0)
+"""The beginning of such a list."""
 
 Row = Any
-"""Values by name and by number; `dict(row)` and `Struct(**row)` work."""
+"""Values by name and by number; `dict(row)` works."""
+
+
+class NoHub(Unavailable):
+    """There are no tables of a hub, and `open` may not create them."""
 
 
 class MissingReference(InvalidParams):
@@ -50,6 +59,11 @@ class MissingReference(InvalidParams):
 
 class Transaction(Protocol):
     """A transaction, or a read."""
+
+    @property
+    def policy(self) -> Policy:
+        """That of the hub (`Database.policy`)."""
+        ...
 
     async def one(self, statement: str, values: Sequence[Any] = ()) -> Row:
         """The first row, or None."""
@@ -80,8 +94,11 @@ class Database(ABC):
         self.policy = policy or Policy()
 
     @abstractmethod
-    async def open(self) -> Self:
-        """Create the tables, or bring them to this version. Raises `Unavailable`, also for tables of a newer version."""
+    async def open(self, *, create: bool = True) -> Self:
+        """Create the tables, or bring them to this version. Raises `Unavailable`, also for tables of a newer version.
+
+        `create`: False raises `NoHub` if there are no tables.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -132,6 +149,20 @@ class Database(ABC):
         """The first row, or None."""
         return await self.read(lambda db: db.one(statement, values))
 
+    async def find(self, kind: type[T], statement: str, values: Sequence[Any] = ()) -> T | None:
+        """`look_up`, as a struct."""
+        row = await self.look_up(statement, values)
+        return None if row is None else read_row(kind, row)
+
+    async def select(self, kind: type[T], statement: str, values: Sequence[Any] = ()) -> list[T]:
+        """`all`, as structs."""
+        return [read_row(kind, row) for row in await self.all(statement, values)]
+
+
+def read_row(kind: type[T], row: Row) -> T:
+    """A row as a struct. Columns that it does not have are left out; 0 and 1 may be false and true."""
+    return msgspec.convert(dict(row), kind, strict=False)
+
 
 class Repository:
     """The tables of one noun. Every method finds only what its tenant has."""
@@ -149,7 +180,7 @@ class Repository:
 def transaction(
     method: Callable[Concatenate[R, Transaction, int, P], Awaitable[T]],
 ) -> Callable[Concatenate[R, str | int, P], Coroutine[Any, Any, T]]:
-    """Runs a method of a repository in a transaction of a tenant, its first argument. It may run more than once."""
+    """Decorates a method of a repository: it runs in a transaction of the tenant, its first argument. It may run more than once."""
 
     @wraps(method)
     async def run(self: R, tenant: str | int, /, *args: P.args, **options: P.kwargs) -> T:

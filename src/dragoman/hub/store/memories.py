@@ -10,8 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from dragoman.errors import A2AError, InvalidParams
-from dragoman.hub.store.database import Repository, Transaction, transaction
+from dragoman.hub.store.database import NEWEST, Place, Repository, Transaction, read_row, transaction
 from dragoman.hub.store.memory_search import (
     RELATIONS,
     TYPES,
@@ -19,7 +21,7 @@ from dragoman.hub.store.memory_search import (
     MemorySearch,
     Relation,
     entry_of,
-    recall,
+    search_entries,
 )
 from dragoman.hub.store.policies import check_room, policy_of
 from dragoman.model.ids import timestamp
@@ -27,7 +29,7 @@ from dragoman.model.ids import timestamp
 CONTENT_LIMIT = 64 * 1024
 MAX_TAGS = 32
 RELATIONS_PER_ENTRY = 4
-"""A tenant may have so many times as many relations as entries."""
+"""A tenant may store this many relations for each entry that it may store."""
 
 _ONE = "select * from memories where tenant_id = ? and id = ?"
 _ADD = """
@@ -64,12 +66,17 @@ class Memories(Repository):
         conversation: int = 0,
         supersedes: Sequence[int] = (),
         at: int | None = None,
+        reader: int | None = None,
     ) -> MemoryEntry:
-        """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`, `QuotaExceeded`."""
-        check(type, title, content, source, tags)
+        """Add an entry. The entries that it supersedes end, and get a relation. Raises `InvalidParams`, `QuotaExceeded`.
+
+        `reader`: the conversation of the agent that adds it, which may link only a file that it can read: one of this conversation,
+        or one that an entry links already.
+        """
+        check_entry(type, title, content, source, tags)
         now = int(time.time())
-        await _artifact(db, tenant, artifact_id)
-        await check_room(self._db, db, tenant, "memories")
+        await _check_artifact(db, tenant, artifact_id, reader)
+        await check_room(db, tenant, "memories")
         about = (tenant, conversation, type, title.strip(), content, source, "\n".join(tags), artifact_id)
         entry = await db.one(_ADD, (*about, at or now, at or now, at or now))
         for old in supersedes:
@@ -88,16 +95,17 @@ class Memories(Repository):
         types: Sequence[str] = (),
         tag: str = "",
         since: int = 0,
-        before: int | None = None,
+        before: Place = NEWEST,
         as_of: int | None = None,
         conversation: int | None = None,
         source: str = "",
         limit: int = 50,
     ) -> Sequence[MemoryEntry]:
-        """Newest first."""
+        """Newest first, from a place on."""
         moment = as_of if as_of is not None else int(time.time())
         where = ["tenant_id = ?", "valid_from <= ?", "(valid_to is null or valid_to > ?)", "updated_at >= ?"]
-        values: list[Any] = [int(tenant), moment, moment, since]
+        where += ["updated_at <= ?", "(updated_at < ? or id < ?)"]
+        values: list[Any] = [int(tenant), moment, moment, since, before[0], *before]
         if types:
             where.append(f"type in ({', '.join('?' * len(types))})")
             values += types
@@ -105,7 +113,6 @@ class Memories(Repository):
             where.append("replace(lower(? || tags || ?), lower(?), '') <> lower(? || tags || ?)")
             values += ["\n", "\n", f"\n{tag}\n", "\n", "\n"]
         for term, value in (
-            ("updated_at < ?", before),
             ("conversation_id = ?", conversation),
             ("source = ?", source or None),
         ):
@@ -124,8 +131,8 @@ class Memories(Repository):
         if (row := await db.one(_ONE, (tenant, id))) is None:
             return None
         new = {name: changes.get(name, getattr(entry_of(row), name)) for name in _CHANGEABLE}
-        check(new["type"], new["title"], new["content"], new["source"], new["tags"])
-        await _artifact(db, tenant, new["artifact_id"])
+        check_entry(new["type"], new["title"], new["content"], new["source"], new["tags"])
+        await _check_artifact(db, tenant, new["artifact_id"])
         new["tags"] = "\n".join(new["tags"])
         members = ", ".join(f"{name} = ?" for name in new)
         statement = (
@@ -147,15 +154,15 @@ class Memories(Repository):
     ) -> Sequence[MemoryEntry]:
         """Best first."""
         moment = as_of if as_of is not None else int(time.time())
-        return await self._db.read(lambda db: recall(db, int(tenant), search, moment))
+        return await self._db.read(lambda db: search_entries(db, int(tenant), search, moment))
 
     # -- relations ---------------------------------------------------------------------------------------------
 
     @transaction
     async def relate(self, db: Transaction, tenant: int, source: int, relation: str, target: int) -> Relation:
         """Raises `InvalidParams`, `RelationExists` and `QuotaExceeded`."""
-        most = (await policy_of(self._db, db, tenant)).max_memories * RELATIONS_PER_ENTRY
-        await check_room(self._db, db, tenant, "relations", limit=most)
+        most = (await policy_of(db, tenant)).max_memories * RELATIONS_PER_ENTRY
+        await check_room(db, tenant, "relations", limit=most)
         return await _relate(db, tenant, source, relation, target)
 
     async def relations(
@@ -166,9 +173,10 @@ class Memories(Repository):
         source: int | None = None,
         target: int | None = None,
         relation: str | None = None,
+        after: int = 0,
         limit: int = 2**62,
     ) -> Sequence[Relation]:
-        """Relations, filtered by entry (both directions), source, target or kind."""
+        """Relations after an id, filtered by entry (both directions), source, target or kind."""
         wanted = {
             "? in (source_id, target_id)": entry,
             "source_id = ?": source,
@@ -176,17 +184,16 @@ class Memories(Repository):
             "relation = ?": relation,
         }
         where = " and ".join(
-            ["tenant_id = ?", *(term for term, value in wanted.items() if value is not None)]
+            ["tenant_id = ?", "id > ?", *(term for term, value in wanted.items() if value is not None)]
         )
-        values = (int(tenant), *(value for value in wanted.values() if value is not None), limit)
+        values = (int(tenant), after, *(value for value in wanted.values() if value is not None), limit)
         statement = f"select * from relations where {where} order by id limit ?"
-        rows = await self._db.all(statement, values)
-        return [Relation(**row) for row in rows]
+        return await self._db.select(Relation, statement, values)
 
-    async def unrelate(self, tenant: int, id: int) -> bool:
+    async def delete_relation(self, tenant: int, id: int) -> bool:
         return await self._db.change("delete from relations where tenant_id = ? and id = ?", (tenant, id)) > 0
 
-    async def around(
+    async def related_entries(
         self, tenant: str | int, id: int, *, depth: int = 1, limit: int = 50
     ) -> Sequence[tuple[int, MemoryEntry]]:
         """Related entries with their distance, nearest first."""
@@ -220,31 +227,45 @@ _END = "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and
 _CHANGEABLE = ("type", "title", "content", "source", "tags", "artifact_id")
 
 
-def check(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
+def check_entry(type: str, title: str, content: str, source: str, tags: Sequence[str]) -> None:
     """Raises `InvalidParams`."""
-    wrong = []
+    mistakes = []
     if type not in TYPES:
-        wrong.append(("type", f"is one of {', '.join(TYPES)}"))
+        mistakes.append(("type", f"is one of {', '.join(TYPES)}"))
     if not 1 <= len(title.strip()) <= 200:
-        wrong.append(("title", "has 1 to 200 characters"))
+        mistakes.append(("title", "has 1 to 200 characters"))
     if len(content.encode()) > CONTENT_LIMIT:
-        wrong.append(("content", f"has at most {CONTENT_LIMIT} bytes"))
+        mistakes.append(("content", f"has at most {CONTENT_LIMIT} bytes"))
     if len(source) > 200:
-        wrong.append(("source", "has at most 200 characters"))
+        mistakes.append(("source", "has at most 200 characters"))
     if len(tags) > MAX_TAGS or any(not 1 <= len(tag) <= 64 or "\n" in tag for tag in tags):
-        wrong.append(("tags", f"are at most {MAX_TAGS}, of 1 to 64 characters"))
-    if wrong:
-        raise InvalidParams("; ".join(f"{field} {why}" for field, why in wrong), fields=wrong)
+        mistakes.append(("tags", f"are at most {MAX_TAGS}, of 1 to 64 characters"))
+    if mistakes:
+        raise InvalidParams("; ".join(f"{field} {why}" for field, why in mistakes), fields=mistakes)
 
 
-async def _artifact(db: Transaction, tenant: int, artifact: int | None) -> None:
-    if artifact is not None and not await db.one(
-        "select 1 from artifacts where tenant_id = ? and id = ?", (tenant, artifact)
-    ):
+_ARTIFACT_FOR_READER = """
+select 1 from artifacts where tenant_id = ? and id = ? and (conversation_id = ? or exists (
+    select 1 from memories where memories.tenant_id = artifacts.tenant_id and memories.artifact_id = artifacts.id))
+"""
+
+
+async def _check_artifact(
+    db: Transaction, tenant: int, artifact: int | None, reader: int | None = None
+) -> None:
+    """Raises `InvalidParams` for a file that an entry may not link. `reader`: see `Memories.add`."""
+    if artifact is None:
+        return
+    if reader is None:
+        found = await db.one("select 1 from artifacts where tenant_id = ? and id = ?", (tenant, artifact))
+    else:
+        found = await db.one(_ARTIFACT_FOR_READER, (tenant, artifact, reader))
+    if not found:
         raise InvalidParams(f"there is no artifact #{artifact}", fields=(("artifact_id", "is unknown"),))
 
 
 async def _supersede(db: Transaction, tenant: int, new: int, old: int, now: int) -> bool:
+    """End the entry `old`, and relate it to `new`. False if there is no valid entry `old`."""
     ended = await db.change(
         "update memories set valid_to = ?, updated_at = ? where tenant_id = ? and id = ? and id != ? and valid_to is null",
         (now, now, tenant, old, new),
@@ -272,7 +293,7 @@ async def _relate(db: Transaction, tenant: int, source: int, relation: str, targ
         "insert into relations (tenant_id, source_id, target_id, relation, created_at) values (?, ?, ?, ?, ?) returning *",
         (tenant, source, target, relation, int(time.time())),
     )
-    return Relation(**row)
+    return read_row(Relation, row)
 
 
 # -- scratchpads --------------------------------------------------------------------------------------------
@@ -285,8 +306,16 @@ on conflict (tenant_id, scope) do update set content = scratchpads.content || ex
 size = scratchpads.size + excluded.size, updated_at = excluded.updated_at
 """
 _SIZE = "select size from scratchpads where tenant_id = ? and scope = ?"
+_LIST = "select scope as agent_id, size, updated_at from scratchpads where tenant_id = ? order by scope"
 SHARED = ""
 """The scope of the shared scratchpad."""
+
+
+class ScratchpadInfo(Struct, frozen=True):
+    agent_id: str
+    """Empty: the shared one."""
+    size: int
+    updated_at: int
 
 
 class Scratchpads(Repository):
@@ -303,19 +332,14 @@ class Scratchpads(Repository):
         if (row["size"] if row else 0) + size > MAX_SCRATCHPAD_BYTES:
             raise InvalidParams(f"the scratchpad is full ({MAX_SCRATCHPAD_BYTES} bytes): clear it first")
         if row is None:
-            await check_room(self._db, db, tenant, "scratchpads")
-        room = (await policy_of(self._db, db, tenant)).max_scratchpad_mb << 20
-        await check_room(self._db, db, tenant, "scratchpad_bytes", limit=room, more=size)
+            await check_room(db, tenant, "scratchpads")
+        room = (await policy_of(db, tenant)).max_scratchpad_mb << 20
+        await check_room(db, tenant, "scratchpad_bytes", limit=room, more=size)
         await db.change(_APPEND, (tenant, scope, line, size, int(time.time())))
 
     @transaction
     async def clear(self, db: Transaction, tenant: int, scope: str) -> None:
         await db.change("delete from scratchpads where tenant_id = ? and scope = ?", (tenant, scope))
 
-    async def list(self, tenant: str | int) -> list[tuple[str, int, int]]:
-        """All scratchpads: (scope, bytes, updated_at)."""
-        rows = await self._db.all(
-            "select scope, size, updated_at from scratchpads where tenant_id = ? order by scope",
-            (int(tenant),),
-        )
-        return [(row["scope"], row["size"], row["updated_at"]) for row in rows]
+    async def list(self, tenant: int) -> Sequence[ScratchpadInfo]:
+        return await self._db.select(ScratchpadInfo, _LIST, (tenant,))

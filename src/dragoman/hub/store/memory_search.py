@@ -59,9 +59,9 @@ _STOP_WORDS = frozenset(
         "you your",
     )
 )
-_CUES = {
-    type: frozenset(cues.split())
-    for type, cues in {
+_TYPE_WORDS = {
+    type: frozenset(type_words.split())
+    for type, type_words in {
         "user": "favorite favourite prefer prefers preferred preference likes dislikes name birthday wants",
         "feedback": "feedback complained complaint correction corrected wrong should never always",
         "project": "plan plans deadline milestone release decision decided status roadmap task tasks",
@@ -71,7 +71,7 @@ _CUES = {
     }.items()
 }
 """Words that suggest the type of entry that answers a question."""
-MAX_QUERY = 64 * 1024
+MAX_QUERY_CHARACTERS = 64 * 1024
 """Characters of a query that are read."""
 _RRF_CONSTANT = 60
 _IN_CONVERSATION, _IN_TENANT = 1.5, 1.0
@@ -96,21 +96,25 @@ class MemorySearch(Struct, frozen=True, kw_only=True):
     limit: int = 20
 
 
-async def recall(db: Transaction, tenant: int, search: MemorySearch, moment: int) -> Sequence[MemoryEntry]:
+async def search_entries(
+    db: Transaction, tenant: int, search: MemorySearch, moment: int
+) -> Sequence[MemoryEntry]:
     """The entries that were valid at `moment` and match the query, best first."""
-    if not (words := _words(search.query[:MAX_QUERY])):
+    if not (words := _words(search.query[:MAX_QUERY_CHARACTERS])):
         return []
     types = frozenset(search.types or (_types_for(words) if search.ranking.intent_routing else ()))
     tags = {*words, search.tag.lower()}
 
-    async def found(more: str, *values: Any) -> Sequence[MemoryEntry]:
+    async def find(more: str, *values: Any) -> Sequence[MemoryEntry]:
         if search.source:
             more += f" and m.source = ? and m.type in ({', '.join('?' * len(search.types))})"
             values = (*values, search.source, *search.types)
         limits = (tenant, moment, moment, *values)
         rows = await db.search_memories(words, f"{_VALID} {more}", limits, search.limit * 3)
         scores = {
-            entry: row["score"] * _boost(entry, words, types, tags) * _age(entry, moment, search.ranking)
+            entry: row["score"]
+            * _boost(entry, words, types, tags)
+            * _age_factor(entry, moment, search.ranking)
             for row in rows
             for entry in (entry_of(row),)
         }
@@ -118,10 +122,10 @@ async def recall(db: Transaction, tenant: int, search: MemorySearch, moment: int
 
     here = search.conversation
     if not here:
-        return fuse([(_IN_TENANT, await found(""))], search.limit)
-    around = await found("") if search.wide else await found("and m.conversation_id in (0, ?)", here)
+        return fuse([(_IN_TENANT, await find(""))], search.limit)
+    around = await find("") if search.wide else await find("and m.conversation_id in (0, ?)", here)
     return fuse(
-        [(_IN_TENANT, around), (_IN_CONVERSATION, await found("and m.conversation_id = ?", here))],
+        [(_IN_TENANT, around), (_IN_CONVERSATION, await find("and m.conversation_id = ?", here))],
         search.limit,
     )
 
@@ -145,7 +149,7 @@ def _words(query: str) -> list[str]:
 
 def _types_for(words: list[str]) -> list[str]:
     """The types that the words of a question suggest."""
-    return [type for type, cues in _CUES.items() if cues.intersection(words)]
+    return [type for type, type_words in _TYPE_WORDS.items() if type_words.intersection(words)]
 
 
 def _boost(entry: MemoryEntry, words: list[str], types: frozenset[str], tags: set[str]) -> float:
@@ -153,7 +157,7 @@ def _boost(entry: MemoryEntry, words: list[str], types: frozenset[str], tags: se
     return boost * (1.2 if any(tag.lower() in tags for tag in entry.tags) else 1.0)
 
 
-def _age(entry: MemoryEntry, now: int, ranking: Ranking) -> float:
+def _age_factor(entry: MemoryEntry, now: int, ranking: Ranking) -> float:
     if not ranking.age_decay:
         return 1.0
     days, half = (now - entry.updated_at) / _DAY, ranking.age_half_life_days

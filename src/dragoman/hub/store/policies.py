@@ -1,19 +1,20 @@
-"""What differs from the policy of the hub for a tenant, and the checks of storage that need the database.
+"""The policies of tenants, and the checks of their limits that need the database.
 
-It is a JSON object in the table `policies`, so it holds on every hub of the database from the next request on. The policy of the
-hub is `Database.policy`.
+The table `policies` has, as a JSON object, how the policy of a tenant differs from that of the hub (`Database.policy`). A change applies on
+every hub of the database from the next request on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import InvalidParams, QuotaExceeded
-from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
+from dragoman.hub.store.database import Repository, Row, Transaction, transaction
 from dragoman.hub.store.tokens import write_audit
 from dragoman.hub.tenants.policy import Policy, override_policy
 
@@ -23,21 +24,26 @@ insert into policies (tenant_id, document, updated_at) values (?, ?, ?)
 on conflict (tenant_id) do update set document = excluded.document, updated_at = excluded.updated_at
 """
 _DELETE = "delete from policies where tenant_id = ?"
+_COUNT = "select count(*) from {} where tenant_id = ?"
+_SUM = "select coalesce(sum(size), 0) from {} where tenant_id = ?"
+_COUNTED_TABLES = (
+    "agents",
+    "conversations",
+    "memories",
+    "artifacts",
+    "scratchpads",
+    "todos",
+    "schedules",
+    "requests",
+)
 _STORED = {
-    "agents": "select count(*) from agents where tenant_id = ?",
-    "versions": "select count(*) from agent_versions where tenant_id = ?",
-    "conversations": "select count(*) from conversations where tenant_id = ?",
-    "memories": "select count(*) from memories where tenant_id = ?",
-    "artifacts": "select count(*) from artifacts where tenant_id = ?",
-    "artifact_bytes": "select coalesce(sum(size), 0) from artifacts where tenant_id = ?",
-    "scratchpads": "select count(*) from scratchpads where tenant_id = ?",
-    "scratchpad_bytes": "select coalesce(sum(size), 0) from scratchpads where tenant_id = ?",
-    "todos": "select count(*) from todos where tenant_id = ?",
-    "schedules": "select count(*) from schedules where tenant_id = ?",
-    "requests": "select count(*) from requests where tenant_id = ?",
+    **{table: _COUNT.format(table) for table in _COUNTED_TABLES},
+    "versions": _COUNT.format("agent_versions"),
+    "artifact_bytes": _SUM.format("artifacts"),
+    "scratchpad_bytes": _SUM.format("scratchpads"),
 }
-_COUNTS = {**_STORED, "relations": "select count(*) from relations where tenant_id = ?"}
-_WORDS = {
+_COUNTS = {**_STORED, "relations": _COUNT.format("relations")}
+_DESCRIPTIONS = {
     "artifacts": "files",
     "memories": "entries in its memory",
     "relations": "relations in its memory",
@@ -54,12 +60,12 @@ class Policies(Repository):
         return _policy(self._db.policy, row)
 
     async def own(self, tenant: int) -> dict[str, Any]:
-        """What differs for a tenant."""
+        """The members of a tenant's policy that differ from the hub's."""
         row = await self._db.look_up(_OVERRIDE, (tenant,))
         return {} if row is None else dict(msgspec.json.decode(row["document"]))
 
     async def stored(self, tenant: int) -> dict[str, int]:
-        """How much a tenant stores of what has a limit."""
+        """How much a tenant stores of everything that has a limit."""
 
         async def count(db: Transaction) -> dict[str, int]:
             return {name: int((await db.one(of, (tenant,)))[0]) for name, of in _STORED.items()}
@@ -75,7 +81,11 @@ class Policies(Repository):
         own = {} if row is None else dict(msgspec.json.decode(row["document"]))
         for name, value in changes.items():
             if name not in Policy.__struct_fields__:
-                raise InvalidParams(f"a policy has no {name[:80]!r}", fields=((name[:80], "is unknown"),))
+                close = get_close_matches(name[:80], Policy.__struct_fields__, 1)
+                hint = f": did you mean {close[0]!r}?" if close else ""
+                raise InvalidParams(
+                    f"a policy has no {name[:80]!r}{hint}", fields=((name[:80], "is unknown"),)
+                )
             own[name] = value
         own = {name: value for name, value in own.items() if value is not None}
         policy = override_policy(self._db.policy, own)
@@ -87,9 +97,9 @@ class Policies(Repository):
         return policy
 
 
-async def policy_of(database: Database, db: Transaction, tenant: int) -> Policy:
+async def policy_of(db: Transaction, tenant: int) -> Policy:
     """The policy of a tenant, read in a transaction."""
-    return _policy(database.policy, await db.one(_OVERRIDE, (tenant,)))
+    return _policy(db.policy, await db.one(_OVERRIDE, (tenant,)))
 
 
 def _policy(default: Policy, row: Row) -> Policy:
@@ -101,16 +111,16 @@ def _policy(default: Policy, row: Row) -> Policy:
 
 
 async def check_room(
-    database: Database, db: Transaction, tenant: int, table: str, *, limit: int | None = None, more: int = 1
+    db: Transaction, tenant: int, table: str, *, limit: int | None = None, more: int = 1
 ) -> None:
     """Raise `QuotaExceeded` if a tenant has no room for `more` in a table. `limit`: instead of that of its policy; 0: none."""
     if limit is None:
-        limit = getattr(await policy_of(database, db, tenant), f"max_{table}")
+        limit = getattr(await policy_of(db, tenant), f"max_{table}")
     if not limit:
         return
     used = (await db.one(_COUNTS[table], (tenant,)))[0]
     if used + more > limit:
         raise QuotaExceeded(
-            f"this tenant has {used} {_WORDS.get(table, table)}, and may have {limit}: delete some first",
+            f"this tenant has {used} {_DESCRIPTIONS.get(table, table)}, and may have {limit}: delete some first",
             metadata={"reason": "storage_limit"},
         )

@@ -1,7 +1,7 @@
-"""An index from a request's id to the agent whose task it is, and idempotency keys.
+"""Requests, by their ids, and idempotency keys.
 
-A request is a task, and has its id. Its state is in the task's log. A key stands for a request's id from before the request
-starts, so a repetition after a crash, or during the first request, gets the same request.
+A request is a task, and has its id. The table says which agent has the task; the state is in the task's log. A key is stored with the id
+of its request before the request starts, so a repetition after a crash, or during the first request, gets the same request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.hub.metadata import AGENT_VERSION, VIA
-from dragoman.hub.store.database import Database, Repository, Row, Transaction, transaction
+from dragoman.hub.store.database import Database, Repository, Transaction, read_row, transaction
+from dragoman.server.routes import NotFound
 
 _ADD = """
 insert into requests (tenant_id, request_id, agent_id, conversation_id, via, started_at, version)
@@ -22,9 +23,8 @@ values (?, ?, ?, ?, ?, ?, ?) on conflict do nothing
 _FIELDS = "request_id, agent_id, conversation_id, via, started_at"
 _ONE = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ? order by n limit 1"
 _AT = f"select {_FIELDS} from requests where tenant_id = ? and request_id = ? and agent_id = ?"
-_LIST = f"""
-select {_FIELDS} from requests where tenant_id = ? order by n desc limit ?
-"""
+_LIST = f"select {_FIELDS} from requests where tenant_id = ? and n < ? order by n desc limit ?"
+_NUMBER = "select n from requests where tenant_id = ? and request_id = ? order by n limit 1"
 _OLD = f"select n, tenant_id, {_FIELDS} from requests where started_at < ? and n > ? order by n limit ?"
 _WITH_VERSION = f"select {_FIELDS} from requests where tenant_id = ? and version > 0 order by n limit ?"
 _RELEASE = "update requests set version = 0 where tenant_id = ? and request_id = ? and agent_id = ?"
@@ -76,20 +76,25 @@ class Requests(Repository):
     async def find(self, tenant: int, request: str, agent: str = "") -> StoredRequest | None:
         """A request by its id, of `agent` or of the first agent with that id."""
         query, values = (_AT, (tenant, request, agent)) if agent else (_ONE, (tenant, request))
-        row = await self._db.look_up(query, values)
-        return None if row is None else _request(row)
+        return await self._db.find(StoredRequest, query, values)
 
-    async def list(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
-        """Newest first."""
-        return [_request(row) for row in await self._db.all(_LIST, (tenant, limit))]
+    async def list(self, tenant: int, limit: int, *, before: str = "") -> Sequence[StoredRequest]:
+        """Newest first, those before a request if it is named. Raises `NotFound`."""
+        place = 2**62
+        if before:
+            row = await self._db.look_up(_NUMBER, (tenant, before))
+            if row is None:
+                raise NotFound(f"there is no request {before[:80]!r}")
+            place = row["n"]
+        return await self._db.select(StoredRequest, _LIST, (tenant, place, limit))
 
-    async def with_version(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
+    async def list_with_version(self, tenant: int, limit: int) -> Sequence[StoredRequest]:
         """Requests that need a stored version of their agent, oldest first."""
-        return [_request(row) for row in await self._db.all(_WITH_VERSION, (tenant, limit))]
+        return await self._db.select(StoredRequest, _WITH_VERSION, (tenant, limit))
 
     @transaction
     async def release_versions(self, db: Transaction, tenant: int, requests: Sequence[StoredRequest]) -> None:
-        """Say that requests have ended, and need no version of their agent any more."""
+        """Record that requests have ended, and do not need the stored version of their agent any more."""
         await db.change_many(_RELEASE, [(tenant, each.request_id, each.agent_id) for each in requests])
 
     async def list_before(
@@ -97,22 +102,18 @@ class Requests(Repository):
     ) -> Sequence[tuple[int, int, StoredRequest]]:
         """Requests from before a time, oldest first, after number `after`: (number, tenant, request)."""
         rows = await self._db.all(_OLD, (before, after, limit))
-        return [(row["n"], row["tenant_id"], _request(row)) for row in rows]
+        return [(row["n"], row["tenant_id"], read_row(StoredRequest, row)) for row in rows]
 
     async def delete(self, gone: Sequence[tuple[int, str, str]]) -> None:
         """Delete requests whose task is gone: (tenant, id, agent)."""
         ids = [(tenant, request) for tenant, request, _ in gone]
 
-        async def forget(db: Transaction) -> None:
+        async def delete(db: Transaction) -> None:
             await db.change_many(_DELETE, gone)
             await db.change_many(_DELETE_KEY, ids)
             await db.change_many(_SETTLE_MESSAGES, ids)
 
-        await self._db.run(forget)
-
-
-def _request(row: Row) -> StoredRequest:
-    return StoredRequest(**{name: row[name] for name in StoredRequest.__struct_fields__})
+        await self._db.run(delete)
 
 
 _DROP_KEYS = "delete from idempotency_keys where at <= ?"
@@ -130,9 +131,12 @@ class IdempotencyKeys(Repository):
         super().__init__(database)
         self._seconds, self._clock = seconds, clock
 
+    async def knows(self, tenant: int, key: str) -> bool:
+        return await self._db.look_up(_FIND_KEY, (tenant, key)) is not None
+
     @transaction
     async def claim(self, db: Transaction, tenant: int, key: str, request: str) -> str:
-        """The request that a key stands for: `request`, or an earlier one."""
+        """The request that has this key: an earlier one, or else `request`, which gets it."""
         now = self._clock()
         await db.change(_DROP_KEYS, (int(now - self._seconds),))
         known = await db.one(_FIND_KEY, (tenant, key))
@@ -141,6 +145,12 @@ class IdempotencyKeys(Repository):
         await db.change(_PUT_KEY, (tenant, key, request, int(now)))
         return request
 
-    async def renew(self, tenant: int, key: str, request: str) -> None:
-        """Let a key stand for another request, because the earlier one is gone."""
-        await self._db.change(_PUT_KEY, (tenant, key, request, int(self._clock())))
+    @transaction
+    async def renew(self, db: Transaction, tenant: int, key: str, gone: str, request: str) -> str:
+        """Give a key to `request`, because the request `gone` is deleted. Returns the request that has it now: another hub may have
+        given it to another one."""
+        known = await db.one(_FIND_KEY, (tenant, key))
+        if known is not None and known["request_id"] != gone:
+            return str(known["request_id"])
+        await db.change(_PUT_KEY, (tenant, key, request, int(self._clock())))
+        return request

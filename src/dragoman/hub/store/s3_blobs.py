@@ -6,6 +6,7 @@ the machine.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _PART_BYTES = 5 << 20
 """The smallest part of an upload that S3 takes. Two are in memory at a time."""
+_ABORT_SECONDS = 10.0
+"""How long a canceled upload may take to delete its parts."""
 
 
 def open_bucket(url: str) -> S3Blobs:
@@ -39,49 +42,68 @@ class S3Blobs:
 
     async def put(self, key: str, content: AsyncIterable[bytes]) -> None:
         source = _Source(content)
+        upload = asyncio.ensure_future(
+            obstore.put_async(
+                self._bucket, key, source, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
+            )
+        )
         try:
-            with _translated():
-                await obstore.put_async(
-                    self._bucket, key, source, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
-                )
+            with _translate_errors():
+                await asyncio.shield(upload)
+        except asyncio.CancelledError:
+            source.stop()  # its error makes the library delete the parts that are uploaded
+            await asyncio.wait((upload,), timeout=_ABORT_SECONDS)
+            raise
         except Exception:
             if source.error is not None:
                 raise source.error from None
             raise
 
     async def get(self, key: str) -> AsyncIterator[bytes]:
-        with _translated():
+        with _translate_errors():
             found = await obstore.get_async(self._bucket, key)
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 yield bytes(piece)
 
     async def delete(self, key: str) -> None:
-        with _translated():
+        with _translate_errors():
             await obstore.delete_async(self._bucket, key)
 
 
 class _Source:
-    """Remembers what its content raised: the library raises something else."""
+    """The pieces of a content. It stores the error that they raise, because the library raises another one. `stop` ends it."""
 
     def __init__(self, content: AsyncIterable[bytes]) -> None:
         self._content = aiter(content)
+        self._reading: asyncio.Task[object] | None = None
+        self._stopped = False
         self.error: BaseException | None = None
 
     def __aiter__(self) -> _Source:
         return self
 
     async def __anext__(self) -> bytes:
+        self._reading = asyncio.current_task()
         try:
+            if self._stopped:
+                raise Unavailable("nobody waits for this upload any more")
             return await anext(self._content)
         except StopAsyncIteration:
             raise
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            self._reading = None
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Schedules and their runs.
 
-A run is stored before its request starts, in the transaction that sets the next time: a hub that is killed between the two
-finds a run without a request, and starts the request then.
+A run is stored in the transaction that sets the next time of its schedule, and before its request starts. If the hub is killed in
+between, it finds a run without a request when it starts again, and starts the request then.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.schedules import run_times
-from dragoman.hub.store.database import Database, Repository, Transaction, transaction
+from dragoman.hub.store.database import Database, Repository, Transaction, read_row, transaction
 from dragoman.hub.store.policies import check_room
+from dragoman.server.routes import Conflict
 
 MAX_RUNS = 200
 """Stored runs per schedule."""
@@ -28,64 +29,60 @@ MAX_SUMMARY_CHARACTERS = 4096
 NOTIFICATION_SECONDS = 3600
 """How long notifications are stored."""
 
-_SCHEDULE = """id, tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
-next_fire_at, status, created_at, updated_at, last_run_at, last_run_id, run_count, generation"""
-_RUN = """id, tenant_id, task_id, status, started_at, completed_at, request_id, result_summary, error_message, input_tokens,
-output_tokens"""
-_ADD = f"""
+_ADD = """
 insert into schedules (tenant_id, agent_id, conversation_id, message, schedule_phrase, schedule_kind, fire_at, recur_json,
-next_fire_at, created_at, updated_at, generation) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_SCHEDULE}
+next_fire_at, created_at, updated_at, generation) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning *
 """
-_ONE = f"select {_SCHEDULE} from schedules where tenant_id = ? and id = ?"
-_LIST = f"""
-select {_SCHEDULE} from schedules where tenant_id = ? and (? = '' or status = ?) order by updated_at desc, id desc limit 200
+_ONE = "select * from schedules where tenant_id = ? and id = ?"
+_LIST = """
+select * from schedules where tenant_id = ? and (? = '' or status = ?) order by updated_at desc, id desc
 """
-_SET_STATUS = f"""
+_SET_STATUS = """
 update schedules set status = ?, next_fire_at = ?, updated_at = ?, generation = ? where tenant_id = ? and id = ?
-returning {_SCHEDULE}
+returning *
 """
 _ENABLED = "select id from tenants where id = ? and disabled = 0"
 _NOT_REVOKED = "select id from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _DELETE = "delete from schedules where tenant_id = ? and id = ?"
-_DUE = f"""
-select {_SCHEDULE} from schedules where status = 'active' and next_fire_at <= ?1
+_DUE = """
+select * from schedules where status = 'active' and next_fire_at <= ?1
 and exists (select 1 from tenants where tenants.id = schedules.tenant_id and disabled = 0)
 and (generation = 0 or exists (select 1 from tokens where tokens.tenant_id = schedules.tenant_id
     and tokens.generation = schedules.generation and revoked_at = 0 and (expires_at is null or expires_at > ?2)))
 and not exists (select 1 from runs where task_id = schedules.id and runs.status in ('running', 'input-required')) order by next_fire_at limit 100
 """
-_OF_EXPIRED = """
+_WITH_EXPIRED_TOKEN = """
 select schedules.id from schedules join tokens on tokens.tenant_id = schedules.tenant_id
 and tokens.generation = schedules.generation where schedules.status = 'active' and tokens.expires_at <= ? limit 100
 """
 _PAUSE = "update schedules set status = 'paused' where id = ? and status = 'active'"
-_BEGIN = f"insert into runs (tenant_id, task_id, started_at) values (?, ?, ?) returning {_RUN}"
-_FIRED = """
+_BEGIN = "insert into runs (tenant_id, task_id, started_at) values (?, ?, ?) returning *"
+_SET_NEXT_TIME = """
 update schedules set next_fire_at = ?, status = ?, last_run_at = ?, last_run_id = ?, run_count = run_count + 1, updated_at = ?
 where id = ? and status = 'active' and next_fire_at = ?
 """
-_FORGET = """
+_DELETE_OLD_RUNS = """
 delete from runs where task_id = ? and id <= (select id from runs where task_id = ? order by id desc limit 1 offset ?)
 """
-_DELAY = "update runs set error_message = ? where id = ? and status = 'running'"
+_DELAY = "update runs set error_message = ? where id = ? and status = 'running' and request_id = ''"
 _LAST_ERRORS = """
 select task_id, error_message from runs where error_message <> ''
 and id in (select last_run_id from schedules where tenant_id = ?1 and (?2 = 0 or id = ?2))
 """
 _SET_REQUEST = "update runs set request_id = ?, error_message = '' where id = ?"
-_END = f"""
+_END = """
 update runs set status = ?, completed_at = ?, result_summary = ?, error_message = ?, input_tokens = ?, output_tokens = ?
-where id = ? and status in ('running', 'input-required') returning {_RUN}
+where id = ? and request_id = ? and status in ('running', 'input-required') returning *
 """
 _FAIL_SCHEDULE = (
     "update schedules set status = 'failed' where id = ? and schedule_kind = 'once' and status = 'completed'"
 )
-_RUNNING = f"""
-select {_RUN} from runs where status = 'running' union all select {_RUN} from runs where status = 'input-required' order by id
+_RUNNING = """
+select * from runs where status = 'running' union all select * from runs where status = 'input-required' order by id
 """
-_WAIT = f"update runs set status = ?, result_summary = ? where id = ? and status = ? returning {_RUN}"
-_RUNS = f"""
-select {_RUN} from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
+_WAIT = "update runs set status = ?, result_summary = ? where id = ? and status = ? returning *"
+_RUNS = """
+select * from runs where tenant_id = ? and (? = 0 or task_id = ?) and started_at >= ?
 order by started_at desc, id desc limit 200
 """
 _ADD_NOTIFICATION = "insert into notifications (tenant_id, payload, at) values (?, ?, ?)"
@@ -93,7 +90,7 @@ _DELETE_NOTIFICATIONS = "delete from notifications where at < ?"
 _NOTIFICATIONS = "select id, payload from notifications where tenant_id = ? and id > ? order by id limit 200"
 _LAST_NOTIFICATION = "select coalesce(max(id), 0) from notifications where tenant_id = ?"
 _AGENT_OF = "select agent_id from schedules where id = ?"
-_ONE_RUN = f"select {_RUN} from runs where tenant_id = ? and id = ?"
+_ONE_RUN = "select * from runs where tenant_id = ? and id = ?"
 
 
 class ScheduleFields(Struct, frozen=True, kw_only=True):
@@ -120,9 +117,9 @@ class ScheduleFields(Struct, frozen=True, kw_only=True):
 class Schedule(ScheduleFields, frozen=True, kw_only=True):
     tenant_id: int
     generation: int
-    """The number of the token that it was created or resumed with: it is due while that is valid. 0: of none."""
+    """The number of the token that created or resumed it: it runs while that token is valid. 0: no token did."""
 
-    def after(self, now: float, default: str = "") -> int:
+    def next_time(self, now: float, default: str = "") -> int:
         """The next time after `now`; the same time for a schedule that runs once. `default`: the hub's time zone."""
         if not self.recur_json:
             return self.fire_at
@@ -196,38 +193,35 @@ class Schedules(Repository):
                 "a message has 1 to 16384 characters", fields=(("message", "has 1 to 16384"),)
             )
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
-        valid = await _current(db, tenant, generation)
-        await check_room(self._db, db, tenant, "schedules")
+        valid = await _check_token(db, tenant, generation)
+        await check_room(db, tenant, "schedules")
         what = (tenant, agent, conversation, message, phrase[:200], when.kind)
         times = (0 if recur else when.first, recur, when.first, now, now, valid)
-        return Schedule(**await db.one(_ADD, (*what, *times))), when.normalized
+        return read_row(Schedule, await db.one(_ADD, (*what, *times))), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
         """The latest changed first."""
-        return [Schedule(**row) for row in await self._db.all(_LIST, (int(tenant), status, status))]
+        return await self._db.select(Schedule, _LIST, (int(tenant), status, status))
 
     async def get(self, tenant: str | int, id: int) -> Schedule | None:
-        row = await self._db.look_up(_ONE, (int(tenant), id))
-        return None if row is None else Schedule(**row)
+        return await self._db.find(Schedule, _ONE, (int(tenant), id))
 
     @transaction
     async def set_status(
         self, db: Transaction, tenant: int, id: int, status: str, *, generation: int | None = None
     ) -> Schedule | None:
-        """Pause or resume a schedule. None if there is no such schedule. Raises as `add` does."""
-        if status not in STATES:
-            raise InvalidParams(
-                f"a schedule is one of {', '.join(STATES)}", fields=(("status", "is unknown"),)
-            )
+        """Pause or resume a schedule. None if there is no such schedule. Raises as `add` does, and `Conflict`."""
         row = await db.one(_ONE, (tenant, id))
         if row is None:
             return None
-        known, now = Schedule(**row), int(self._clock())
+        known, now = read_row(Schedule, row), int(self._clock())
+        if known.status == COMPLETED:
+            raise Conflict(f"schedule {id} is completed: it does not run again")
         due = known.next_fire_at
         if status == ACTIVE and due <= now:
-            due = known.after(self._clock(), self.timezone)
-        valid = await _current(db, tenant, generation)
-        return Schedule(**await db.one(_SET_STATUS, (status, due, now, valid, tenant, id)))
+            due = known.next_time(self._clock(), self.timezone)
+        valid = await _check_token(db, tenant, generation)
+        return read_row(Schedule, await db.one(_SET_STATUS, (status, due, now, valid, tenant, id)))
 
     @transaction
     async def delete(self, db: Transaction, tenant: int, id: int) -> bool:
@@ -236,36 +230,35 @@ class Schedules(Repository):
 
     # -- runs --------------------------------------------------------------------------------------------------
 
-    async def due(self) -> Sequence[Schedule]:
+    async def due_schedules(self) -> Sequence[Schedule]:
         """Schedules that are due and not running. Those of a disabled tenant wait until it is enabled."""
-        rows = await self._db.all(_DUE, (int(self._clock()), int(time.time())))
-        return [Schedule(**row) for row in rows]
+        return await self._db.select(Schedule, _DUE, (int(self._clock()), int(time.time())))
 
     async def pause_expired(self) -> None:
         """Pause the schedules whose token has expired, so that people see why they do not run."""
-        expired = [(row["id"],) for row in await self._db.all(_OF_EXPIRED, (int(time.time()),))]
+        expired = [(row["id"],) for row in await self._db.all(_WITH_EXPIRED_TOKEN, (int(time.time()),))]
         if expired:
             await self._db.run(lambda db: db.change_many(_PAUSE, expired))
 
-    async def begin(self, schedule: Schedule) -> ScheduledRun | None:
+    async def begin_run(self, schedule: Schedule) -> ScheduledRun | None:
         """Start a run of a due schedule; None if another process has started it."""
-        now, due = int(self._clock()), schedule.after(self._clock(), self.timezone)
+        now, due = int(self._clock()), schedule.next_time(self._clock(), self.timezone)
         status = ACTIVE if schedule.recur_json else COMPLETED
 
         async def begin(db: Transaction) -> ScheduledRun | None:
-            run = ScheduledRun(**await db.one(_BEGIN, (schedule.tenant_id, schedule.id, now)))
-            fired = (due, status, now, run.id, now, schedule.id, schedule.next_fire_at)
-            if await db.change(_FIRED, fired) == 0:
+            run = read_row(ScheduledRun, await db.one(_BEGIN, (schedule.tenant_id, schedule.id, now)))
+            values = (due, status, now, run.id, now, schedule.id, schedule.next_fire_at)
+            if await db.change(_SET_NEXT_TIME, values) == 0:
                 await db.change("delete from runs where id = ?", (run.id,))
                 return None
-            await db.change(_FORGET, (schedule.id, schedule.id, MAX_RUNS))
+            await db.change(_DELETE_OLD_RUNS, (schedule.id, schedule.id, MAX_RUNS))
             await _notify(db, "run.started", run, now)
             return run
 
         return await self._db.run(begin, tenant=schedule.tenant_id)
 
-    async def delay(self, run: ScheduledRun, why: str) -> None:
-        """Say why a run has not started yet."""
+    async def delay_run(self, run: ScheduledRun, why: str) -> None:
+        """Record why a run has not started yet, unless another process has started it."""
         if run.error_message != why[:MAX_SUMMARY_CHARACTERS]:
             await self._db.change(_DELAY, (why[:MAX_SUMMARY_CHARACTERS], run.id))
 
@@ -274,15 +267,24 @@ class Schedules(Repository):
         rows = await self._db.all(_LAST_ERRORS, (tenant, schedule))
         return {row["task_id"]: row["error_message"] for row in rows}
 
-    async def set_request(self, run: ScheduledRun, request: str) -> None:
+    async def set_run_request(self, run: ScheduledRun, request: str) -> None:
         await self._db.change(_SET_REQUEST, (request, run.id))
 
-    async def end(
+    async def end_run(
         self, run: ScheduledRun, *, answer: str = "", error: str = "", read: int = 0, written: int = 0
     ) -> ScheduledRun | None:
-        """End a run; None if it has ended already. A schedule that runs once fails with its run."""
+        """End a run; None if it has ended already, or if another process has started its request since `run` was read. A schedule
+        that runs once fails with its run."""
         texts = answer[:MAX_SUMMARY_CHARACTERS], error[:MAX_SUMMARY_CHARACTERS]
-        values = (FAILED if error else SUCCEEDED, int(self._clock()), *texts, read, written, run.id)
+        values = (
+            FAILED if error else SUCCEEDED,
+            int(self._clock()),
+            *texts,
+            read,
+            written,
+            run.id,
+            run.request_id,
+        )
 
         async def end(db: Transaction) -> ScheduledRun | None:
             row = await db.one(_END, values)
@@ -290,36 +292,36 @@ class Schedules(Repository):
                 return None
             if error:
                 await db.change(_FAIL_SCHEDULE, (run.task_id,))
-            ended = ScheduledRun(**row)
+            ended = read_row(ScheduledRun, row)
             await _notify(db, "run.failed" if error else "run.completed", ended, ended.completed_at)
             return ended
 
         return await self._db.run(end, tenant=run.tenant_id)
 
-    async def wait(self, run: ScheduledRun, question: str, *, waiting: bool = True) -> ScheduledRun | None:
-        """Say that the agent of a run asks, or that it was answered; None if that is known, or the run has ended."""
+    async def set_run_waiting(
+        self, run: ScheduledRun, question: str, *, waiting: bool = True
+    ) -> ScheduledRun | None:
+        """Record that the agent of a run asks a question, or has got the answer; None if that is recorded, or the run has ended."""
         old, new = (RUNNING, WAITING) if waiting else (WAITING, RUNNING)
 
         async def mark(db: Transaction) -> ScheduledRun | None:
             row = await db.one(_WAIT, (new, question[:MAX_SUMMARY_CHARACTERS], run.id, old))
             if row is not None and waiting:
-                await _notify(db, "run.waiting", ScheduledRun(**row), int(self._clock()))
-            return None if row is None else ScheduledRun(**row)
+                await _notify(db, "run.waiting", read_row(ScheduledRun, row), int(self._clock()))
+            return None if row is None else read_row(ScheduledRun, row)
 
         return await self._db.run(mark, tenant=run.tenant_id)
 
-    async def running(self) -> Sequence[ScheduledRun]:
-        """Runs that have not ended."""
-        return [ScheduledRun(**row) for row in await self._db.all(_RUNNING)]
+    async def running_runs(self) -> Sequence[ScheduledRun]:
+        """Runs that have not ended, those that wait for an answer included."""
+        return await self._db.select(ScheduledRun, _RUNNING)
 
     async def runs(self, tenant: str | int, *, schedule: int = 0, since: int = 0) -> Sequence[ScheduledRun]:
         """Newest first."""
-        rows = await self._db.all(_RUNS, (int(tenant), schedule, schedule, since))
-        return [ScheduledRun(**row) for row in rows]
+        return await self._db.select(ScheduledRun, _RUNS, (int(tenant), schedule, schedule, since))
 
     async def run(self, tenant: str | int, id: int) -> ScheduledRun | None:
-        row = await self._db.one(_ONE_RUN, (int(tenant), id))
-        return None if row is None else ScheduledRun(**row)
+        return await self._db.find(ScheduledRun, _ONE_RUN, (int(tenant), id))
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
@@ -328,13 +330,13 @@ class Schedules(Repository):
         rows = await self._db.all(_NOTIFICATIONS, (tenant, after))
         return [(row["id"], msgspec.json.decode(row["payload"])) for row in rows]
 
-    async def last(self, tenant: int) -> int:
+    async def last_notification(self, tenant: int) -> int:
         """The number of the newest notification."""
         return int((await self._db.one(_LAST_NOTIFICATION, (tenant,)))[0])
 
 
-async def _current(db: Transaction, tenant: int, expected: int | None) -> int:
-    """The number of a token, 0 for none. Raises `Unauthenticated` if it is revoked, or if the tenant is disabled."""
+async def _check_token(db: Transaction, tenant: int, expected: int | None) -> int:
+    """The generation to store with a schedule; 0 for none. Raises `Unauthenticated` if the token is revoked, or the tenant disabled."""
     valid = await db.one(_ENABLED, (tenant,)) is not None
     if valid and expected is not None:
         valid = await db.one(_NOT_REVOKED, (tenant, expected)) is not None

@@ -1,8 +1,7 @@
 """What models cost: tokens and money by tenant and day.
 
-`Spending` has what counts against the budgets. A call of a model is counted when it ends, in one transaction with the alerts that it
-raises. So a hub that is killed loses at most the call that was running, and each alert is raised once, whichever hub of a
-database counts the call.
+`Spending` counts against the budgets. A call of a model is counted when it ends, in one transaction with the alerts that it raises. So
+a hub that is killed loses at most the calls that were running, and each alert is raised once, also if several hubs share the database.
 
 `Usages` has sums by agent and model, for people. They are written as calls end: a process that is killed may lose those of its last
 moment. The exact usage of each task is in its log.
@@ -19,6 +18,7 @@ from itertools import product
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.errors import Unavailable
 from dragoman.hub.store.database import Database, Repository, Transaction, transaction
@@ -35,7 +35,7 @@ insert into spending (tenant_id, day, tokens, cost) select ?1, ?2, ?3, ?4 where 
 on conflict (tenant_id, day) do update set tokens = spending.tokens + excluded.tokens, cost = spending.cost + excluded.cost
 returning tokens, cost
 """
-_SPENT = "select tokens, cost from spending where tenant_id = ? and day = ?"
+_TODAY = "select tokens, cost from spending where tenant_id = ? and day = ?"
 _ALERT = """
 insert into budget_alerts (tenant_id, day, budget, percent, at) values (?, ?, ?, ?, ?) on conflict do nothing
 """
@@ -61,14 +61,15 @@ class BudgetAlert(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        return (
-            f"{self.percent} % of the {self.budget} of {self.day} are used: {self.used:g} of {self.limit:g}"
+        used, limit = (
+            f"{amount:.2f}" if self.budget == COST else str(amount) for amount in (self.used, self.limit)
         )
+        return f"{self.percent} % of the {self.budget} of {self.day} are used: {used} of {limit}"
 
 
 class Spending(Repository):
     async def today(self, tenant: int) -> UsedToday:
-        row = await self._db.look_up(_SPENT, (tenant, _today()))
+        row = await self._db.look_up(_TODAY, (tenant, _today()))
         return UsedToday() if row is None else UsedToday(row["tokens"], round(row["cost"], 9))
 
     @transaction
@@ -78,7 +79,7 @@ class Spending(Repository):
         row = await db.one(_SPEND, (tenant, day, tokens, cost))
         if row is None:
             return []  # the tenant is gone
-        policy = await policy_of(self._db, db, tenant)
+        policy = await policy_of(db, tenant)
         limits = {TOKENS: policy.tokens_per_day, COST: policy.cost_per_day}
         raised = []
         for budget, percent in product(limits, ALERT_PERCENTS):
@@ -96,7 +97,7 @@ class Spending(Repository):
         return raised
 
     async def delete_before(self, at: float) -> None:
-        """Delete what is older than the day of a time: sums, and alerts that were raised."""
+        """Delete sums and alerts of the days before the day of a time."""
         for statement in _FORGET:
             await self._db.change(statement, (datetime.fromtimestamp(at, UTC).date().isoformat(),))
 
@@ -159,11 +160,11 @@ class Usages:
         key = (int(scope.tenant), _today(), scope.agent, used.model, used.currency)
         tokens = (used.input_tokens, used.output_tokens, used.cached_tokens)
         self._waiting.append((*key, used.calls, *tokens, used.cost))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write(), name="dragoman-hub-usage")
+        self._begin()
 
     async def flush(self) -> None:
-        """Wait until everything is written."""
+        """Wait until everything is written, or the database is away."""
+        self._begin()
         if self._writing is not None:
             await self._writing
 
@@ -171,8 +172,12 @@ class Usages:
         """Of the last `days`, today included, newest first; of one tenant, or of all."""
         await self.flush()
         before = (datetime.now(UTC).date() - timedelta(days=days)).isoformat()
-        rows = await self._db.all(_SINCE, (before, tenant))
-        return [DailyUsage(**{**dict(row), "cost": round(row["cost"], 9)}) for row in rows]
+        found = await self._db.select(DailyUsage, _SINCE, (before, tenant))
+        return [replace(each, cost=round(each.cost, 9)) for each in found]
+
+    def _begin(self) -> None:
+        if self._waiting and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.create_task(self._write(), name="dragoman-hub-usage")
 
     async def _write(self) -> None:
         while self._waiting:
@@ -183,5 +188,7 @@ class Usages:
 
             try:
                 await self._db.run(add)
-            except Unavailable as error:
-                log.warning("the usage of %d model calls could not be added up: %s", len(rows), error)
+            except Unavailable as error:  # the next call or reader tries again
+                self._waiting = rows + self._waiting
+                log.warning("the usage of %d model calls could not be stored yet: %s", len(rows), error)
+                return

@@ -21,11 +21,11 @@ from threading import Lock
 from typing import Any, Self, TypeVar, cast
 
 from dragoman.errors import InvalidParams, Unavailable
-from dragoman.hub.store.database import PACKAGE, UNKNOWN, Database, MissingReference, Row, Work
+from dragoman.hub.store.database import PACKAGE, UNKNOWN, Database, MissingReference, NoHub, Row, Work
 from dragoman.hub.tenants.policy import Policy
 from dragoman.server.temporary import TemporaryFolder
 from dragoman.stores import UnsupportedSchema
-from dragoman.stores.sqlite.file import migrate
+from dragoman.stores.sqlite.migrations import migrate
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,12 @@ class SqliteDatabase(Database):
         self.path = Path(path)
         self._busy_seconds = busy_seconds
         self._open: tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection] | None = None
-        self._looking = Lock()
+        self._lookup_lock = Lock()
 
-    async def open(self) -> Self:
+    async def open(self, *, create: bool = True) -> Self:
         """Open the file, or create it for this user alone. Raises `Unavailable`."""
+        if not create and not self.path.is_file():
+            raise NoHub(f"there is no hub in {self.path.parent}: `dragoman init` creates one")
         if self._open is None:
             self._writer = ThreadPoolExecutor(1, "dragoman-hub-writer")
             self._reader = ThreadPoolExecutor(1, "dragoman-hub-reader")
@@ -93,19 +95,22 @@ class SqliteDatabase(Database):
     async def run(self, work: Work[T], *, tenant: int = 0) -> T:
         db = self._connections[0]
         return await asyncio.get_running_loop().run_in_executor(
-            self._writer, _run, lambda work: _write(db, work), work
+            self._writer, _translate_errors, lambda work: _write(db, self.policy, work), work
         )
 
     async def read(self, work: Work[T]) -> T:
         db = self._connections[1]
         return await asyncio.get_running_loop().run_in_executor(
-            self._reader, _run, lambda work: _finish(work(SqliteTransaction(db))), work
+            self._reader,
+            _translate_errors,
+            lambda work: _run_to_end(work(SqliteTransaction(db, self.policy))),
+            work,
         )
 
     async def look_up(self, statement: str, values: Sequence[Any] = ()) -> Row:
         db = self._connections[2]
-        with self._looking:
-            return _run(lambda values: db.execute(statement, values).fetchone(), values)
+        with self._lookup_lock:
+            return _translate_errors(lambda values: db.execute(statement, values).fetchone(), values)
 
     async def version(self) -> int:
         """It changes with every write of this or another process."""
@@ -128,10 +133,10 @@ class SqliteDatabase(Database):
 
 
 class SqliteTransaction:
-    """Its methods never wait, so work with it is finished in one go (`_finish`)."""
+    """Its methods never wait, so a coroutine that uses only them runs to its end without an event loop (`_run_to_end`)."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
+    def __init__(self, db: sqlite3.Connection, policy: Policy) -> None:
+        self.db, self.policy = db, policy
 
     async def one(self, statement: str, values: Sequence[Any] = ()) -> Row:
         rows = self.db.execute(statement, values)
@@ -151,32 +156,32 @@ class SqliteTransaction:
     async def search_memories(
         self, words: Sequence[str], where: str, values: Sequence[Any], limit: int
     ) -> Sequence[Row]:
-        return await self.all(_SEARCH.format(where=where), (_match(words), *values, limit))
+        return await self.all(_SEARCH.format(where=where), (_search_expression(words), *values, limit))
 
 
-def _match(words: Sequence[str]) -> str:
+def _search_expression(words: Sequence[str]) -> str:
     """The FTS expression: the phrase, the words near each other, or any of them."""
     quoted = [f'"{word}"' for word in words]
-    ways = [" OR ".join(quoted)]
+    alternatives = [" OR ".join(quoted)]
     if 2 <= len(words) <= 6:
-        ways = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *ways]
-    return " OR ".join(ways)
+        alternatives = ['"' + " ".join(words) + '"', f"NEAR({' '.join(quoted)}, 8)", *alternatives]
+    return " OR ".join(alternatives)
 
 
-def _write(db: sqlite3.Connection, work: Work[T]) -> T:
+def _write(db: sqlite3.Connection, policy: Policy, work: Work[T]) -> T:
     db.execute("begin immediate")
     try:
-        result = _finish(work(SqliteTransaction(db)))
+        result = _run_to_end(work(SqliteTransaction(db, policy)))
         db.execute("commit")
     except BaseException:
-        if db.in_transaction:  # a full disk makes SQLite end it itself
+        if db.in_transaction:  # if the disk is full, SQLite has rolled back already
             db.execute("rollback")
         raise
     return result
 
 
-def _finish(work: Awaitable[T]) -> T:
-    """The result of work that does not wait for anything."""
+def _run_to_end(work: Awaitable[T]) -> T:
+    """The result of a coroutine that never waits."""
     running = cast(Coroutine[Any, Any, T], work)
     try:
         running.send(None)
@@ -187,11 +192,11 @@ def _finish(work: Awaitable[T]) -> T:
     raise RuntimeError("work on the database waited for something else")
 
 
-def _run(work: Callable[[Any], T], given: Any) -> T:
-    """Translate errors: `InvalidParams` for a number that no column holds, `Unavailable` when the disk is full or another
-    process locks the file for too long."""
+def _translate_errors(work: Callable[[Any], T], argument: Any) -> T:
+    """Call `work`. Raises `InvalidParams` for a number that no column holds, and `Unavailable` if the disk is full or another process
+    locks the file for too long."""
     try:
-        return work(given)
+        return work(argument)
     except OverflowError:
         raise InvalidParams("a number is too large") from None
     except sqlite3.IntegrityError as error:

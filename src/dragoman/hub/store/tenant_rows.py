@@ -20,12 +20,12 @@ from dragoman.hub.store.tokens import next_generation, write_audit
 
 PAGE_ROWS = 200
 
-_BY_ID = (
-    *("conversations", "messages", "artifacts", "memories", "relations", "todos", "schedules", "runs"),
-    *("tokens", "audit"),
-)
-"""Tables with an id."""
-_OTHERS = {
+_KEY_COLUMNS = {
+    **dict.fromkeys(
+        ("conversations", "messages", "artifacts", "memories", "relations", "todos", "schedules", "runs"),
+        "id",
+    ),
+    **dict.fromkeys(("tokens", "audit"), "id"),
     "agents": "agent_id",
     "agent_versions": "agent_id, version",
     "requests": "n",
@@ -35,11 +35,11 @@ _OTHERS = {
     "spending": "day",
     "budget_alerts": "day, budget, percent",
 }
-"""Tables with other keys."""
-EXPORTED = (*_BY_ID, *_OTHERS)
-NOT_EXPORTED = ("idempotency_keys", "notifications", "workspace_leases")
+"""Tables, and the columns that identify a row of a tenant."""
+EXPORTED = tuple(_KEY_COLUMNS)
+NOT_EXPORTED = ("idempotency_keys", "notifications", "unused_blobs", "workspace_leases")
 """Tables of tenants whose rows last for hours only."""
-_OMITTED = frozenset({"tenant_id", "hash", "content_blob", "blob", "words"})
+_OMITTED_COLUMNS = frozenset({"tenant_id", "hash", "content_blob", "blob", "words"})
 """Columns that are left out. `content` of artifacts is, too: the files themselves are in the archive."""
 _PICTURES = (
     "select n, key, media_type, content from pictures where key > ? and key < ? and n > ? order by n limit 1"
@@ -53,27 +53,24 @@ class Exports:
     async def rows(self, table: str, tenant: int) -> AsyncIterator[dict[str, Any]]:
         async for page in self._pages(table, tenant):
             for row in page:
-                left_out = _OMITTED | ({"content"} if table == "artifacts" else set())
+                left_out = _OMITTED_COLUMNS | ({"content"} if table == "artifacts" else set())
                 yield {name: value for name, value in row.items() if name not in left_out}
 
     async def _pages(self, table: str, tenant: int) -> AsyncIterator[Sequence[dict[str, Any]]]:
-        after = 0
+        """The rows, page by page. A page begins after the key of the last row before it, so deletions in between hide no row."""
+        key, after = _KEY_COLUMNS[table], list[Any]()
         while True:
-            if table in _BY_ID:
-                statement = (
-                    f"select {_columns(table)} from {table} where {_of_tenant(table)} and id > ?2 "
-                    f"order by id limit {PAGE_ROWS}"
-                )
-            else:
-                statement = (
-                    f"select * from {table} where tenant_id = ?1 order by {_OTHERS[table]} "
-                    f"limit {PAGE_ROWS} offset ?2"
-                )
-            page = [dict(row) for row in await self._db.all(statement, (tenant, after))]
+            where, values = _of_tenant(table), (tenant, *after)
+            if after:
+                where += f" and ({key}) > ({', '.join(f'?{n + 2}' for n in range(len(after)))})"
+            statement = (
+                f"select {_columns(table)} from {table} where {where} order by {key} limit {PAGE_ROWS}"
+            )
+            page = [dict(row) for row in await self._db.all(statement, values)]
             yield page
             if len(page) < PAGE_ROWS:
                 return
-            after = page[-1]["id"] if table in _BY_ID else after + len(page)
+            after = [page[-1][column] for column in key.split(", ")]
 
     async def pictures(self, tenant: int) -> AsyncIterator[tuple[str, str, bytes]]:
         """Images that commands gave to a model: key, media type, content."""
@@ -88,14 +85,14 @@ class Exports:
 
 
 def _of_tenant(table: str) -> str:
-    """Which rows of a table a tenant has."""
+    """The condition for the rows of a tenant (`?1`) in a table."""
     if table == "messages":
         return "conversation_id in (select id from conversations where tenant_id = ?1)"
     return "tenant_id = ?1"
 
 
 def _columns(table: str) -> str:
-    """Large contents are not read at all."""
+    """The columns to read: not the contents of files, which may be large."""
     if table == "artifacts":
         return "id, conversation_id, path, mime, sha256, size, created_at, updated_at"
     return "*"
@@ -103,24 +100,25 @@ def _columns(table: str) -> str:
 
 # -- deletion -----------------------------------------------------------------------------------------------
 
+MAX_LISTED = 1000
 PIECE_ROWS = 500
-"""What one transaction deletes of a table."""
+"""How many rows of a table one transaction deletes."""
 
 _TABLES = (
     *("notifications", "runs", "requests", "relations", "memories", "todos", "artifacts", "messages"),
     *("conversations", "schedules"),
 )
 """Tables that may have many rows of a tenant. The others go with the row of the tenant."""
-_KEYED = ("done", "pictures")
+_TABLES_BY_KEY = ("done", "pictures")
 """Tables whose keys begin with the number of a tenant and a slash."""
 
-_MARK = "insert into deleted_tenants (id, name, at, actor) values (?, ?, ?, ?) on conflict do nothing"
+_ADD_DELETION = "insert into deleted_tenants (id, name, at, actor) values (?, ?, ?, ?) on conflict do nothing"
 _DISABLE = "update tenants set disabled = 1, name = ? where id = ?"
 _DROP_TOKENS = "delete from tokens where tenant_id = ?"
 _PENDING = "select id, name, at, done_at from deleted_tenants where done_at = 0 order by id"
 _LATEST = "select id, name, at, done_at from deleted_tenants where done_at > ? or done_at = 0 order by id desc limit ?"
 _DROP_TENANT = "delete from tenants where id = ?"
-_DONE = "update deleted_tenants set done_at = ?, name = '' where id = ? and done_at = 0"
+_FINISH_DELETION = "update deleted_tenants set done_at = ?, name = '' where id = ? and done_at = 0"
 
 
 class DeletedTenant(Struct, frozen=True, kw_only=True):
@@ -140,8 +138,10 @@ class Deletions:
         """Disable the tenant for ever, and free its name."""
 
         async def begin(db: Transaction) -> None:
-            await next_generation(db, tenant.id)  # every hub notices; raises `NotFound`
-            await db.change(_MARK, (tenant.id, tenant.name, int(time.time()), actor))
+            await next_generation(
+                db, tenant.id
+            )  # changes the version that every hub watches; raises `NotFound`
+            await db.change(_ADD_DELETION, (tenant.id, tenant.name, int(time.time()), actor))
             await db.change(_DISABLE, (f"{DELETED}{tenant.id}", tenant.id))
             await db.change(_DROP_TOKENS, (tenant.id,))
             await write_audit(db, actor, "tenant.delete", tenant.id, tenant.name)
@@ -149,11 +149,11 @@ class Deletions:
         await self._db.run(begin, tenant=tenant.id)
 
     async def pending(self) -> Sequence[DeletedTenant]:
-        return [DeletedTenant(**row) for row in await self._db.all(_PENDING)]
+        return await self._db.select(DeletedTenant, _PENDING)
 
-    async def latest(self, since: int = 0, limit: int = 1000) -> Sequence[DeletedTenant]:
+    async def latest(self, since: int = 0) -> Sequence[DeletedTenant]:
         """Those that were done since a time, and those that are not done."""
-        return [DeletedTenant(**row) for row in await self._db.all(_LATEST, (since, limit))]
+        return await self._db.select(DeletedTenant, _LATEST, (since, MAX_LISTED))
 
     async def delete_rows(self, tenant: int) -> bool:
         """Delete a piece of what the tenant had. True if there may be more."""
@@ -163,7 +163,7 @@ class Deletions:
             statement = f"delete from {table} where {key} in ({piece})"
             if await self._db.change(statement, (tenant,)):
                 return True
-        for table in _KEYED:
+        for table in _TABLES_BY_KEY:
             statement = (
                 f"delete from {table} where key in (select key from {table} where key > ? and key < ? "
                 f"limit {PIECE_ROWS})"
@@ -177,7 +177,7 @@ class Deletions:
 
         async def finish(db: Transaction) -> None:
             await db.change(_DROP_TENANT, (tenant.id,))
-            if await db.change(_DONE, (int(time.time()), tenant.id)):
+            if await db.change(_FINISH_DELETION, (int(time.time()), tenant.id)):
                 await write_audit(db, "hub", "tenant.deleted", tenant.id, tenant.name)
 
         await self._db.run(finish, tenant=tenant.id)

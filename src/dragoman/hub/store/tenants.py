@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import Forbidden, InvalidParams
-from dragoman.hub.errors import Conflict, NotFound
-from dragoman.hub.store.database import Database, Row, Transaction
+from dragoman.hub.store.database import Database, Row, Transaction, read_row
 from dragoman.hub.store.tokens import (
     ADMIN_PREFIX,
     DEFAULT_TOKEN_NAME,
@@ -20,43 +19,40 @@ from dragoman.hub.store.tokens import (
     MAX_OVERLAP_SECONDS,
     SCOPES,
     TENANT_PREFIX,
+    USER,
     Token,
     Tokens,
     add_token,
     digest,
     new_token,
     next_generation,
-    read_token,
     renew_generations,
     replace_token,
     validate_name,
     write_audit,
 )
 from dragoman.model.ops import Principal
+from dragoman.server.routes import Conflict, NotFound
 
 DELETED = "deleted/"
-"""How the name of a tenant begins that is being deleted. No other name can."""
+"""The prefix of the names of tenants that are being deleted. Other names cannot begin with it."""
 _TOUCH_SECONDS = 60
 """Minimum seconds between two updates of `last_used_at`."""
 
-_COLUMNS = ("id", "name", "disabled", "max_running", "per_minute", "created_at", "last_used_at")
-_FIELDS = ", ".join(_COLUMNS)
-_ALL = f"select {_FIELDS} from tenants order by id"
-_BY_ID = f"select {_FIELDS} from tenants where id = ?"
-_BY_NAME = f"select {_FIELDS} from tenants where name = ?"
+_ALL = "select * from tenants order by id"
+_BY_ID = "select * from tenants where id = ?"
+_BY_NAME = "select * from tenants where name = ?"
 _TOKEN_BY_HASH = "select * from tokens where hash = ? and revoked_at = 0"
 _TOKEN_BY_GENERATION = "select * from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _GENERATIONS = "select generation from tokens where tenant_id = ? and revoked_at = 0"
 _ADD = "insert into tenants (name, created_at) values (?, ?) returning id"
 _RENAME = f"update tenants set name = ? where id = ? and name not like '{DELETED}%'"
-_TOUCHED = "update tenants set last_used_at = ? where id = ?"
+_TOUCH = "update tenants set last_used_at = ? where id = ?"
 _DISABLE = "update tenants set disabled = ? where id = ?"
 _PAUSE_SCHEDULES = "update schedules set status = 'paused' where tenant_id = ? and status = 'active'"
-_VALID_TOKENS = """
-select * from tokens where tenant_id = ? and kind = 'token' and revoked_at = 0 and replaced = 0 order by id
-"""
+_TOKENS = "select * from tokens where tenant_id = ? and kind = 'token' and revoked_at = 0 order by id"
 _LIMIT = "update tenants set max_running = ?, per_minute = ? where id = ?"
-_AUDITED = """
+_AUDIT = """
 select id, at, actor, action, tenant_id, detail from audit where id < ? order by id desc limit ?
 """
 _ADMINS = "select hash, revoked_at, expires_at from admin_tokens where hash = ?"
@@ -91,6 +87,11 @@ class Tenant(Struct, frozen=True, kw_only=True):
         return str(self.id)
 
     @property
+    def deleted(self) -> bool:
+        """True while it is being deleted. In the end its row is deleted, too."""
+        return self.name.startswith(DELETED)
+
+    @property
     def generation(self) -> int | None:
         """The number of the token. Work that began with it stops when it is revoked."""
         return None if self.token is None else self.token.generation
@@ -103,15 +104,16 @@ class Tenant(Struct, frozen=True, kw_only=True):
     @property
     def principal(self) -> Principal:
         """The caller of a request. All tokens of a tenant share its tasks."""
-        scope, more = (
-            (MANAGE, frozenset[str]()) if self.token is None else (self.token.scope, self.token.scopes)
-        )
+        token = self.token
         return Principal(
             id=self.actor,
             tenant=self.key,
             owner=self.key,
-            scopes=access_of(scope) | more,
+            scopes=principal_scopes(MANAGE)
+            if token is None
+            else principal_scopes(token.scope) | token.scopes,
             generation=self.generation,
+            claims={} if token is None or token.kind != USER else {"exp": token.expires_at},
         )
 
     @property
@@ -126,13 +128,13 @@ class Tenant(Struct, frozen=True, kw_only=True):
             raise missing_scope(scope, self.token.scope)
 
 
-def access_of(scope: str) -> frozenset[str]:
+def principal_scopes(scope: str) -> frozenset[str]:
     """The scopes of a principal: `tenant:read` and so on. Each scope of a token includes those before it."""
     return frozenset(f"tenant:{each}" for each in SCOPES[: SCOPES.index(scope) + 1])
 
 
-def missing_scope(needed: str, shown: str = "") -> Forbidden:
-    have = f"; this one has {shown}" if shown else ""
+def missing_scope(needed: str, token_scope: str = "") -> Forbidden:
+    have = f"; this one has {token_scope}" if token_scope else ""
     return Forbidden(f"this needs a token with the scope {needed}{have}", metadata={"reason": "scope"})
 
 
@@ -152,14 +154,16 @@ class Tenants:
         row = await self._db.look_up(_TOKEN_BY_HASH, (hashed,))
         if row is None or not hmac.compare_digest(row["hash"], hashed):
             return None
-        return await self._with_token(row["tenant_id"], read_token(row))
+        token = read_row(Token, row)
+        tenant = None if token.expired(time.time()) else await self.current(row["tenant_id"])
+        return None if tenant is None or tenant.disabled else replace(tenant, token=token)
 
     async def by_user(
-        self, named: str, user: str, scope: str, *, expires_at: int, scopes: frozenset[str] = frozenset()
+        self, name_or_id: str, user: str, scope: str, *, expires_at: int, scopes: frozenset[str] = frozenset()
     ) -> Tenant | None:
         """The tenant of a user; None if there is no such tenant, if it is disabled, or if the user is blocked."""
         try:
-            tenant = await self.find(named)
+            tenant = await self.find(name_or_id)
         except NotFound:
             return None
         if tenant.disabled or (token := await self.tokens.user(tenant.id, user, scope)) is None:
@@ -171,7 +175,7 @@ class Tenants:
         now, token = time.time(), tenant.token
         if token is not None and now - self._touched.get(token.id, 0.0) >= _TOUCH_SECONDS:
             self._touched[token.id] = now
-            await self._db.change(_TOUCHED, (int(now), tenant.id))
+            await self._db.change(_TOUCH, (int(now), tenant.id))
             await self.tokens.touch(token.id, int(now))
 
     async def current(self, id: int) -> Tenant | None:
@@ -187,18 +191,14 @@ class Tenants:
         tenant = await self.current(id)
         if tenant is None or tenant.disabled or generation is None:
             return None if tenant is None or tenant.disabled else tenant
-        row = await self._db.look_up(_TOKEN_BY_GENERATION, (id, generation))
-        if row is None or (not expired and read_token(row).expired(time.time())):
+        token = await self._db.find(Token, _TOKEN_BY_GENERATION, (id, generation))
+        if token is None or (not expired and token.expired(time.time())):
             return None
-        return replace(tenant, token=read_token(row))
+        return replace(tenant, token=token)
 
     async def generations(self, id: int) -> frozenset[int]:
         """The generations of all tokens that are not revoked."""
         return frozenset(row["generation"] for row in await self._db.all(_GENERATIONS, (id,)))
-
-    async def _with_token(self, id: int, token: Token) -> Tenant | None:
-        tenant = None if token.expired(time.time()) else await self.current(id)
-        return None if tenant is None or tenant.disabled else replace(tenant, token=token)
 
     # -- administration -------------------------------------------------------------------------------------
 
@@ -218,15 +218,20 @@ class Tenants:
     async def list(self) -> Sequence[Tenant]:
         """All but those that are being deleted."""
         tenants = [_tenant(row) for row in await self._db.all(_ALL)]
-        return [tenant for tenant in tenants if not tenant.name.startswith(DELETED)]
+        return [tenant for tenant in tenants if not tenant.deleted]
 
-    async def find(self, named: str) -> Tenant:
+    async def find(self, name_or_id: str) -> Tenant:
         """By id or by name. Raises `NotFound`."""
-        by_id = named.isascii() and named.isdigit() and len(named) < 16
-        row = await self._db.look_up(_BY_ID, (int(named),)) if by_id else None
-        row = row or await self._db.look_up(_BY_NAME, (named,))
+        by_id = (
+            name_or_id.isascii()
+            and name_or_id.isdigit()
+            and len(name_or_id) < 16
+            and not name_or_id.startswith("0")
+        )
+        row = await self._db.look_up(_BY_ID, (int(name_or_id),)) if by_id else None
+        row = row or await self._db.look_up(_BY_NAME, (name_or_id,))
         if row is None or row["name"].startswith(DELETED):
-            raise NotFound(f"there is no tenant {named[:100]!r}")
+            raise NotFound(f"there is no tenant {name_or_id[:100]!r}")
         return _tenant(row)
 
     async def check_new_name(self, tenant: Tenant, name: str) -> None:
@@ -264,15 +269,16 @@ class Tenants:
     async def rotate(self, tenant: Tenant, *, overlap: int = 0, actor: str = "admin") -> tuple[Tenant, str]:
         """Replace all tokens of a tenant by one with the scope admin. The old ones are valid for `overlap` more seconds.
 
-        Without an overlap, all schedules are paused: somebody who stole a token may have made them.
+        The same applies to tokens that were replaced before, unless their own overlap ends sooner. Without an overlap, all schedules are
+        paused: somebody who stole a token may have made them.
         """
         secret = new_token(TENANT_PREFIX)
 
         async def change(db: Transaction) -> Tenant:
             made = await add_token(db, tenant.id, DEFAULT_TOKEN_NAME, MANAGE, secret, actor=actor)
-            for row in await db.all(_VALID_TOKENS, (tenant.id,)):
+            for row in await db.all(_TOKENS, (tenant.id,)):
                 if row["id"] != made.id:
-                    await replace_token(db, tenant.id, read_token(row), made, overlap)
+                    await replace_token(db, tenant.id, read_row(Token, row), made, overlap)
             if overlap <= 0:
                 await db.change(_PAUSE_SCHEDULES, (tenant.id,))
             await write_audit(db, actor, "tenant.rotate_token", tenant.id, tenant.name)
@@ -280,32 +286,30 @@ class Tenants:
 
         return await self._db.run(change, tenant=tenant.id), secret
 
-    async def limit(
-        self, tenant: Tenant, max_running: int | None, per_minute: int | None, *, actor: str = "admin"
-    ) -> Tenant:
-        """Set the limits of a tenant; None: those of the hub."""
+    async def limit(self, tenant: Tenant, **limits: int | None) -> Tenant:
+        """Set limits of a tenant (`max_running`, `per_minute`); None: that of the hub. Other limits stay as they are in the database."""
 
         async def change(db: Transaction) -> Tenant:
-            await db.change(_LIMIT, (max_running, per_minute, tenant.id))
-            await write_audit(
-                db, actor, "tenant.limit", tenant.id, f"{max_running} at once, {per_minute} a minute"
-            )
-            return await _reload(db, tenant)
+            new = replace(await _reload(db, tenant), **limits)
+            await db.change(_LIMIT, (new.max_running, new.per_minute, tenant.id))
+            what = f"{new.max_running} at once, {new.per_minute} a minute"
+            await write_audit(db, "admin", "tenant.limit", tenant.id, what)
+            return new
 
         return await self._db.run(change, tenant=tenant.id)
 
     async def audit(self, *, before: int = 0, limit: int = 50) -> Sequence[dict[str, Any]]:
-        rows = await self._db.all(_AUDITED, (before or 2**62, limit))
+        rows = await self._db.all(_AUDIT, (before or 2**62, limit))
         return [dict(row) for row in rows]
 
     # -- the admin token ---------------------------------------------------------------------------------------
 
-    async def admin(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
+    async def ensure_admin_token(self, token: str = "", *, show: Callable[[str], None] | None = None) -> str:
         """Ensure that there is an admin token: `token`, or the existing one, or a new one, which is returned.
 
         `show` gets a new token before it is stored, so a token that was never shown is never valid. If two hubs start at the same
-        moment and both show one, both are valid. A given `token` replaces all others. Raises `InvalidParams` for one that was
-        itself replaced before: somebody who knows it must not get in again because a hub starts with an old setting.
+        moment and both show one, both are valid. A given `token` replaces all others. Raises `InvalidParams` for one that was replaced
+        itself: a hub that starts with an old setting must not make an old token valid again.
         """
         made = ""
         if not token:
@@ -324,7 +328,7 @@ class Tenants:
             await self._db.run(lambda db: _put_admin(db, hashed, alone=not made))
         return made
 
-    async def rotate_admin(
+    async def rotate_admin_token(
         self, *, show: Callable[[str], None], overlap: int = 0, actor: str = "cli"
     ) -> None:
         """Replace the admin token. `show` gets the new one before it is stored; the old one is valid for `overlap` more seconds."""
@@ -376,15 +380,15 @@ async def _reload(db: Transaction, tenant: Tenant) -> Tenant:
 def _validate_name(name: str) -> str:
     name = validate_name(name, "tenant")
     if name.isdigit():
-        why = "is no number: it would be taken for that of another tenant"
+        why = "must not be a number: tenants are also found by their numbers"
         raise InvalidParams(f"the name of a tenant {why}", fields=(("name", why),))
     return name
 
 
 def _tenant(row: Row) -> Tenant:
-    """A tenant that is being deleted is disabled, whatever somebody did at the last moment."""
-    disabled = bool(row["disabled"]) or row["name"].startswith(DELETED)
-    return Tenant(**{name: row[name] for name in _COLUMNS} | {"disabled": disabled})
+    """A tenant. One that is being deleted is disabled, also if it was enabled at the last moment."""
+    tenant = read_row(Tenant, row)
+    return replace(tenant, disabled=True) if tenant.deleted else tenant
 
 
 def _now() -> int:

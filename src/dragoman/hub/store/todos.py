@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.store.database import Repository, Transaction, transaction
+from dragoman.hub.store.database import Repository, Transaction, read_row, transaction
 from dragoman.hub.store.policies import check_room
 
 STATES = ("pending", "in_progress", "completed", "canceled")
@@ -42,9 +42,9 @@ class Todos(Repository):
     ) -> Todo:
         subject, now = subject.strip(), int(time.time())
         _check(subject, description)
-        await check_room(self._db, db, tenant, "todos")
+        await check_room(db, tenant, "todos")
         row = await db.one(_ADD, (tenant, conversation, subject, description, now, now))
-        return Todo(**row)
+        return read_row(Todo, row)
 
     async def list(
         self,
@@ -52,22 +52,19 @@ class Todos(Repository):
         *,
         conversation: int | None = 0,
         states: Sequence[str] = OPEN,
+        after: int = 0,
         limit: int = 100,
     ) -> Sequence[Todo]:
-        """Todos of a conversation and of none, oldest first; None: of all conversations."""
-        where, values = "tenant_id = ?", [int(tenant)]
+        """Todos of a conversation and of none, oldest first, after an id; None: of all conversations."""
+        where, values = "tenant_id = ? and id > ?", [int(tenant), after]
         if conversation is not None:
             where, values = f"{where} and conversation_id in (0, ?)", [*values, conversation]
         marks = ", ".join("?" * len(states))
-        rows = await self._db.all(
-            f"select * from todos where {where} and state in ({marks}) order by id limit ?",
-            (*values, *states, limit),
-        )
-        return [Todo(**row) for row in rows]
+        statement = f"select * from todos where {where} and state in ({marks}) order by id limit ?"
+        return await self._db.select(Todo, statement, (*values, *states, limit))
 
     async def get(self, tenant: int, id: int) -> Todo | None:
-        row = await self._db.look_up("select * from todos where tenant_id = ? and id = ?", (tenant, id))
-        return None if row is None else Todo(**row)
+        return await self._db.find(Todo, "select * from todos where tenant_id = ? and id = ?", (tenant, id))
 
     @transaction
     async def change(
@@ -86,7 +83,7 @@ class Todos(Repository):
         subject = None if subject is None else subject.strip()
         _check("there" if subject is None else subject, description or "")
         row = await db.one(_CHANGE, (state, subject, description, int(time.time()), tenant, id))
-        return None if row is None else Todo(**row)
+        return None if row is None else read_row(Todo, row)
 
     async def delete(self, tenant: int, id: int) -> bool:
         return await self._db.change("delete from todos where tenant_id = ? and id = ?", (tenant, id)) > 0

@@ -12,13 +12,12 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from dragoman.errors import InvalidParams
-from dragoman.hub.errors import Conflict, NotFound
-from dragoman.hub.store.database import Repository, Row, Transaction, transaction
+from dragoman.hub.store.database import Repository, Row, Transaction, read_row, transaction
+from dragoman.server.routes import Conflict, NotFound
 
 TENANT_PREFIX, ADMIN_PREFIX = "atr_", "adm_"
 """The prefixes of tokens of tenants and of administrators."""
@@ -30,14 +29,17 @@ DEFAULT_TOKEN_NAME = "default"
 """The name of the first token of a tenant."""
 MAX_TOKENS = 200
 """Valid tokens per tenant."""
+MAX_STORED_TOKENS = 1000
+"""Tokens that are revoked or have expired, per tenant. Older ones are deleted; the audit still names them."""
+MAX_TIME = 253_402_300_799
+"""The last second of the year 9999."""
 MAX_OVERLAP_SECONDS = 90 * 86_400
 """How long a token that is replaced may stay valid."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}")
 
-_FIELDS = "id, kind, name, scope, generation, expires_at, replaced, revoked_at, created_at, created_by, last_used_at"
-_LIST = f"select {_FIELDS} from tokens where tenant_id = ? and revoked_at = 0 order by id"
-_LIST_ALL = f"select {_FIELDS} from tokens where tenant_id = ? order by id"
-_ONE = f"select {_FIELDS} from tokens where tenant_id = ? and id = ?"
+_LIST = "select * from tokens where tenant_id = ? and revoked_at = 0 order by id"
+_LIST_ALL = "select * from tokens where tenant_id = ? order by id"
+_ONE = "select * from tokens where tenant_id = ? and id = ?"
 _VALID = """
 select count(*) from tokens where tenant_id = ?1 and kind = 'token' and revoked_at = 0
 and (expires_at is null or expires_at > ?2)
@@ -51,12 +53,18 @@ select id from tokens where tenant_id = ?1 and id <> ?2 and kind = 'token' and s
 and (expires_at is null or expires_at > ?3) and replaced = 0
 """
 _NEXT_GENERATION = "update tenants set generation = generation + 1 where id = ? returning generation"
-_ADD = f"""
+_ADD = """
 insert into tokens (tenant_id, kind, name, hash, scope, generation, expires_at, created_at, created_by)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?) returning {_FIELDS}
+values (?, ?, ?, ?, ?, ?, ?, ?, ?) returning *
+"""
+_DELETE_OLD = """
+delete from tokens where tenant_id = ?1 and kind = 'token' and (revoked_at > 0 or expires_at <= ?2) and id <= (
+    select id from tokens where tenant_id = ?1 and kind = 'token' and (revoked_at > 0 or expires_at <= ?2)
+    order by id desc limit 1 offset ?3
+)
 """
 _REVOKE = "update tokens set revoked_at = ?, hash = null where tenant_id = ? and id = ? and revoked_at = 0"
-_ALLOW = "update tokens set revoked_at = 0 where tenant_id = ? and id = ? and kind = 'user'"
+_UNBLOCK = "update tokens set revoked_at = 0 where tenant_id = ? and id = ? and kind = 'user'"
 _EXPIRE = """
 update tokens set replaced = 1, expires_at = case when expires_at < ?1 then expires_at else ?1 end where tenant_id = ?2 and id = ?3
 """
@@ -65,7 +73,7 @@ _MOVE_SCHEDULES = "update schedules set generation = ? where tenant_id = ? and g
 _PAUSE_SCHEDULES = """
 update schedules set status = 'paused' where tenant_id = ? and generation = ? and status = 'active'
 """
-_USER = f"select {_FIELDS} from tokens where tenant_id = ? and kind = 'user' and name = ?"
+_USER = "select * from tokens where tenant_id = ? and kind = 'user' and name = ?"
 _USER_SCOPE = "update tokens set scope = ? where id = ?"
 _TOUCH = "update tokens set last_used_at = ? where id = ?"
 _AUDIT = "insert into audit (at, actor, action, tenant_id, detail) values (?, ?, ?, ?, ?)"
@@ -81,8 +89,8 @@ class Token(Struct, frozen=True, kw_only=True):
     scope: str
     generation: int
     expires_at: int | None
-    replaced: int
-    """1: another token replaces it, and it is valid until it expires."""
+    replaced: bool
+    """Another token replaces it, and it is valid until it expires."""
     revoked_at: int
     created_at: int
     created_by: str
@@ -97,25 +105,14 @@ class Token(Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and self.expires_at <= now
 
     @property
-    def public(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "name": self.name,
-            "scope": self.scope,
-            "expires_at": self.expires_at,
-            "replaced": bool(self.replaced),
-            "revoked": bool(self.revoked_at),
-            "created_at": self.created_at,
-            "created_by": self.created_by,
-            "last_used_at": self.last_used_at,
-        }
+    def revoked(self) -> bool:
+        return self.revoked_at > 0
 
 
 class Tokens(Repository):
     async def list(self, tenant: int, *, revoked: bool = False) -> Sequence[Token]:
         """Oldest first; those that are revoked only if asked for."""
-        return [read_token(row) for row in await self._db.all(_LIST_ALL if revoked else _LIST, (tenant,))]
+        return await self._db.select(Token, _LIST_ALL if revoked else _LIST, (tenant,))
 
     async def find(self, tenant: int, id: int) -> Token:
         """Raises `NotFound`."""
@@ -140,8 +137,7 @@ class Tokens(Repository):
         _check_expiry(expires_at, now)
         if (row := await db.one(_NAMED, (tenant, name, now))) is not None:
             raise Conflict(f"there is a token {name!r} already", existing={"id": row["id"], "name": name})
-        if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
-            raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
+        await _check_room(db, tenant, now)
         made = await add_token(db, tenant, name, scope, secret, expires_at=expires_at, actor=actor)
         await write_audit(db, actor, "token.create", tenant, f"{name} ({scope})")
         return made, secret
@@ -165,13 +161,13 @@ class Tokens(Repository):
         return await _must_find(db, tenant, id)
 
     @transaction
-    async def allow(self, db: Transaction, tenant: int, id: int, *, actor: str) -> Token:
+    async def unblock(self, db: Transaction, tenant: int, id: int, *, actor: str) -> Token:
         """Unblock a user. Raises `NotFound`, and `Conflict` for a token."""
         token = await _must_find(db, tenant, id)
         if token.kind != USER:
-            raise Conflict("a token that is revoked stays so: create another one")
+            raise Conflict("a revoked token cannot become valid again: create another one")
         await _renew_generation(db, tenant, token)  # what it began before stays stopped
-        await db.change(_ALLOW, (tenant, id))
+        await db.change(_UNBLOCK, (tenant, id))
         await write_audit(db, actor, "token.allow", tenant, token.name)
         return await _must_find(db, tenant, id)
 
@@ -186,16 +182,20 @@ class Tokens(Repository):
         expires_at: int | None = None,
         actor: str,
     ) -> tuple[Token, str]:
-        """Replace a token by a new one of the same name and scope. Returns it and its secret.
+        """Replace a token by a new one of the same name and scope. Returns the new one and its secret.
 
-        The old one is valid for `overlap` more seconds, and its work and schedules go on. Without an overlap it is revoked. Raises
-        `NotFound` and `Conflict`.
+        The new one has the lifetime that the old one had, unless `expires_at` is given. The old one stays valid for
+        `overlap` seconds, and its tasks and schedules continue. Without an overlap it is revoked. Raises `NotFound` and `Conflict`.
         """
         secret, now = new_token(TENANT_PREFIX), _now()
         _check_expiry(expires_at, now)
         old = await _must_find(db, tenant, id)
         if old.kind != TOKEN or old.revoked_at or old.replaced or old.expired(now):
             raise Conflict("only a valid token that was not replaced before can be replaced")
+        if expires_at is None and old.expires_at is not None:
+            expires_at = min(now + max(1, old.expires_at - old.created_at), MAX_TIME)
+        if overlap > 0:
+            await _check_room(db, tenant, now)
         made = await add_token(db, tenant, old.name, old.scope, secret, expires_at=expires_at, actor=actor)
         await replace_token(db, tenant, old, made, overlap)
         await write_audit(db, actor, "token.rotate", tenant, f"{old.name}, {overlap} s overlap")
@@ -206,7 +206,7 @@ class Tokens(Repository):
         row = await self._db.look_up(_USER, (tenant, name))
         if row is None or row["scope"] != scope:
             row = await self._store_user(tenant, name, scope)
-        token = read_token(row)
+        token = read_row(Token, row)
         return None if token.revoked_at else token
 
     @transaction
@@ -226,7 +226,20 @@ class Tokens(Repository):
 
 def _check_expiry(expires_at: int | None, now: int) -> None:
     if expires_at is not None and expires_at <= now:
-        raise InvalidParams("the token would have expired already", fields=(("expires_at", "is over"),))
+        raise InvalidParams(
+            "the token would be expired from the start", fields=(("expires_at", "is in the past"),)
+        )
+    if expires_at is not None and expires_at > MAX_TIME:
+        raise InvalidParams(
+            "a token expires before the year 10000, or never", fields=(("expires_at", "is too late"),)
+        )
+
+
+async def _check_room(db: Transaction, tenant: int, now: int) -> None:
+    """Raises `Conflict` if a tenant has as many valid tokens as it may. Deletes the oldest that are not valid any more."""
+    if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
+        raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
+    await db.change(_DELETE_OLD, (tenant, now, MAX_STORED_TOKENS))
 
 
 async def add_token(
@@ -241,18 +254,18 @@ async def add_token(
 ) -> Token:
     number = await next_generation(db, tenant)
     values = (tenant, TOKEN, name, digest(secret), scope, number, expires_at, _now(), actor)
-    return read_token(await db.one(_ADD, values))
+    return read_row(Token, await db.one(_ADD, values))
 
 
 async def revoke_token(db: Transaction, tenant: int, token: Token) -> None:
     """Revoke a token and pause its schedules: somebody who stole the token may have made them."""
     await db.change(_REVOKE, (_now(), tenant, token.id))
     await db.change(_PAUSE_SCHEDULES, (tenant, token.generation))
-    await next_generation(db, tenant)  # every hub notices
+    await next_generation(db, tenant)  # changes the version that every hub watches
 
 
 async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, overlap: int) -> None:
-    """Let `old` expire in `overlap` seconds, or now."""
+    """Let `old` expire in `overlap` seconds, and give its schedules to `new`; without an overlap, revoke `old`."""
     if overlap <= 0:
         await revoke_token(db, tenant, old)
         return
@@ -263,7 +276,7 @@ async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, ov
 async def renew_generations(db: Transaction, tenant: int) -> None:
     """Give all tokens new generations: their tasks stop, and they keep their schedules."""
     for row in await db.all(_LIST, (tenant,)):
-        await _renew_generation(db, tenant, read_token(row))
+        await _renew_generation(db, tenant, read_row(Token, row))
 
 
 async def _renew_generation(db: Transaction, tenant: int, token: Token) -> None:
@@ -273,6 +286,10 @@ async def _renew_generation(db: Transaction, tenant: int, token: Token) -> None:
 
 
 async def next_generation(db: Transaction, tenant: int) -> int:
+    """Take the next number of a tenant's tokens. That also tells every hub that something about the tenant has changed.
+
+    Raises `NotFound`.
+    """
     row = await db.one(_NEXT_GENERATION, (tenant,))
     if row is None:
         raise NotFound("there is no such tenant")
@@ -288,12 +305,7 @@ async def _must_find(db: Transaction, tenant: int, id: int) -> Token:
     row = await db.one(_ONE, (tenant, id))
     if row is None:
         raise NotFound(f"there is no token {id}")
-    return read_token(row)
-
-
-def read_token(row: Row) -> Token:
-    names = Token.__struct_fields__[:-1]
-    return Token(**{name: row[name] for name in names})
+    return read_row(Token, row)
 
 
 def validate_name(name: str, what: str = "token") -> str:

@@ -6,7 +6,7 @@ under its name, so they move.
 A tenant is deleted with everything it has: tasks and logs, webhooks, conversations, memory, files, schedules, folders. The order makes
 a deletion safe to interrupt at any point. First the tenant is disabled and its work is canceled, on every hub. Then its tasks go, as
 soon as no hub runs them, then its rows, and its own row last. A hub that starts, or that finds a deletion which another hub
-began, goes on with it; several hubs may do so at once. Each hub deletes the folder that it has itself.
+began, continues it; several hubs may do so at once. Each hub deletes its own folder of the tenant.
 
 An export is a ZIP archive, written while it is read: nothing is held in memory but a page of rows.
 
@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import stat
 import time
 import zipfile
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -34,11 +35,12 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.engine.protocols import CatalogueStore, Store, TaskInfo, TaskQuery
+from dragoman.engine.protocols import CatalogueStore, RegisteredAgent, Store, TaskInfo, TaskQuery
 from dragoman.engine.records import PIECE_BYTES
 from dragoman.errors import A2AError, TaskNotFound
 from dragoman.hub.periodic import PeriodicWork
 from dragoman.hub.sandbox.folder_copy import TooDeepError, entries, open_file, remove
+from dragoman.hub.sandbox.workspace import RESTORING_SUFFIXES
 from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import BlobSweeper
 from dragoman.hub.store.database import Database
@@ -46,15 +48,16 @@ from dragoman.hub.store.tenant_rows import EXPORTED, DeletedTenant, Deletions, E
 from dragoman.hub.store.tenants import Tenant, Tenants
 from dragoman.model.ids import timestamp
 from dragoman.model.ops import Scope
+from dragoman.server.routes import Conflict, NotFound
 
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""How soon a hub goes on with a deletion that another process began."""
+"""How soon a hub continues a deletion that another process began."""
 SWEEP_SECONDS = 60.0
-"""How often tasks are looked for that were created at the last moment."""
+"""How often deleted tenants are checked for tasks that were created at the last moment."""
 LATE_SECONDS = 3600
-"""How long after its deletion a tenant may get such a task, from a hub that hung."""
+"""How long after its deletion a tenant may still get such a task, from a hub that was suspended."""
 BATCH = 200
 
 
@@ -75,7 +78,7 @@ class TenantDeletion:
         await self.deletions.begin(tenant, actor=actor)
         self._wake.set()
 
-    async def go_on(self) -> bool:
+    async def continue_deletions(self) -> bool:
         """Continue all deletions. False if some wait for tasks to end."""
         done = True
         for tenant in await self.deletions.pending():
@@ -109,7 +112,7 @@ class TenantDeletion:
             await asyncio.to_thread(delete_folder, self._folder, str(tenant))
 
     async def sweep(self, since: int) -> None:
-        """Delete what this hub still has of tenants that are deleted: their folders, and tasks that came late."""
+        """Delete what this hub still has of deleted tenants: their folders, and tasks that were created at the last moment."""
         for tenant in await self.deletions.latest(since):
             await self._delete_folder(tenant.id)
             if tenant.done_at:
@@ -117,7 +120,7 @@ class TenantDeletion:
 
     async def _work(self) -> float:
         self._wake.clear()
-        await self.go_on()
+        await self.continue_deletions()
         if time.monotonic() > self._next_sweep:
             await self.sweep(self._since)
             self._next_sweep, self._since = time.monotonic() + SWEEP_SECONDS, int(time.time()) - LATE_SECONDS
@@ -130,8 +133,8 @@ class TenantDeletion:
 def delete_folder(workspaces: Path, key: str) -> None:
     """Delete the folder of a tenant, and the copy of it."""
     saved = workspaces / ".before"
-    trash = saved / f"t{key}.removing"
-    for path in (workspaces / f"t{key}", saved / f"t{key}", trash):
+    beside = [saved / f"t{key}{end}" for end in ("", ".removing", *RESTORING_SUFFIXES)]
+    for path in (workspaces / f"t{key}", *beside):
         if path.is_symlink() or path.exists():
             remove(path, saved / f"t{key}.deleted")
 
@@ -144,21 +147,31 @@ async def rename_tenant(
 ) -> Tenant:
     """Raises `InvalidParams` and `Conflict`."""
     await tenants.check_new_name(tenant, name)
+    new, copied = name.strip(), list[RegisteredAgent]()
     registered = [agent for agent in await catalogue.registered() if agent.tenant == tenant.name]
     for agent in registered:  # first copied, then renamed, then deleted: a hub that is killed loses none
-        await catalogue.register(replace(agent, tenant=name.strip()), limit=_NO_LIMIT)
-    renamed = await tenants.rename(tenant, name, actor=actor)
-    for agent in registered:
-        if renamed.name != tenant.name:
-            await catalogue.unregister(agent.tenant, agent.name)
+        if await catalogue.register(replace(agent, tenant=new), limit=_NO_LIMIT):
+            copied.append(replace(agent, tenant=new))
+    try:
+        renamed = await tenants.rename(tenant, name, actor=actor)
+    except (Conflict, NotFound):  # somebody has the name by now, and gets none of them
+        await _unregister(catalogue, copied)
+        raise
+    if renamed.name != new:  # it is being deleted
+        await _unregister(catalogue, copied)
+    elif renamed.name != tenant.name:
+        await _unregister(catalogue, registered)
     return renamed
+
+
+async def _unregister(catalogue: CatalogueStore, agents: Sequence[RegisteredAgent]) -> None:
+    for agent in agents:
+        await catalogue.unregister(agent.tenant, agent.name)
 
 
 async def unregister_agents(catalogue: CatalogueStore, name: str) -> None:
     """Delete the agents elsewhere that are registered for a tenant."""
-    for agent in await catalogue.registered():
-        if agent.tenant == name:
-            await catalogue.unregister(agent.tenant, agent.name)
+    await _unregister(catalogue, [agent for agent in await catalogue.registered() if agent.tenant == name])
 
 
 # -- export ------------------------------------------------------------------------------------------------
@@ -168,8 +181,8 @@ PAGE_TASKS, PAGE_RECORDS = 100, 500
 CHUNK_BYTES = 256 << 10
 
 
-class _Pipe:
-    """A file for `zipfile` that returns what was written, and cannot seek."""
+class _WriteBuffer:
+    """A write-only file for `zipfile`: `take` returns what was written since the last call. It cannot seek."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -191,23 +204,22 @@ class TenantExport:
     def __init__(
         self, database: Database, store: Store, artifacts: Artifacts, workspaces: Path | None
     ) -> None:
-        self._rows, self._store, self._artifacts, self._workspaces = (
-            Exports(database),
-            store,
-            artifacts,
-            workspaces,
-        )
+        self._rows, self._tenants = Exports(database), Tenants(database)
+        self._store, self._artifacts, self._workspaces = store, artifacts, workspaces
 
     async def archive(self, tenant: Tenant) -> AsyncGenerator[bytes, None]:
-        """The bytes of the archive. Raises `A2AError`."""
-        pipe, counts, began = _Pipe(), Counter[str](), timestamp()
-        with zipfile.ZipFile(cast(Any, pipe), "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive:
+        """The bytes of the archive. Raises `A2AError`: `NotFound` if the tenant is deleted meanwhile."""
+        buffer, counts, began = _WriteBuffer(), Counter[str](), timestamp()
+        with zipfile.ZipFile(cast(Any, buffer), "w", zipfile.ZIP_DEFLATED, compresslevel=3) as archive:
             async for name, content in self._members(tenant, counts, began):
                 with archive.open(name, "w", force_zip64=True) as member:
-                    async for chunk in _batches(content):
+                    async for chunk in _larger_pieces(content):
                         await asyncio.to_thread(member.write, chunk)
-                        if data := pipe.take():
+                        if data := buffer.take():
                             yield data
+            now = await self._tenants.current(tenant.id)
+            if now is None or now.deleted:
+                raise NotFound("the tenant was deleted during the export")
             manifest = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -216,7 +228,7 @@ class TenantExport:
                 "counts": dict(counts),
             }
             archive.writestr("manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
-        yield pipe.take()
+        yield buffer.take()
 
     async def _members(
         self, tenant: Tenant, counts: Counter[str], began: str
@@ -236,15 +248,15 @@ class TenantExport:
         pictures: list[dict[str, str]] = []
         async for key, media_type, image in self._rows.pictures(tenant.id):
             pictures.append({"key": key, "media_type": media_type})
-            yield f"pictures/{len(pictures)}", _once(image)
+            yield f"pictures/{len(pictures)}", _one_piece(image)
         if pictures:
             counts["pictures"] = len(pictures)
-            yield "pictures.jsonl", _once(b"".join(map(_line, pictures)))
+            yield "pictures.jsonl", _one_piece(b"".join(map(_line, pictures)))
         if self._workspaces is not None:
             root = self._workspaces / f"t{tenant.key}"
-            for path in await asyncio.to_thread(_plain_files, root):
+            for path in await asyncio.to_thread(_list_plain_files, root):
                 counts["workspace"] += 1
-                yield f"workspace/{path.encode('utf-8', 'replace').decode()}", _read_file(root, path)
+                yield f"workspace/{_member_name(path)}", _read_file(root, path)
 
     async def _table(
         self, table: str, tenant: int, counts: Counter[str], files: list[int]
@@ -268,9 +280,8 @@ class TenantExport:
                 if page.next is None:
                     break
                 query = msgspec.structs.replace(query, before=page.next)
-        async for row in self._rows.rows(
-            "requests", tenant.id
-        ):  # also those that were answered with a message
+        # also requests that were answered with a message: the index of tasks does not have them
+        async for row in self._rows.rows("requests", tenant.id):
             if (row["agent_id"], row["request_id"]) not in seen:
                 seen.add((row["agent_id"], row["request_id"]))
                 yield Scope(tenant.key, row["agent_id"], tenant.key), row["request_id"], None
@@ -302,7 +313,7 @@ def _line(value: Any) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-async def _batches(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _larger_pieces(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same bytes in larger pieces."""
     waiting, size = list[bytes](), 0
     async for chunk in content:
@@ -314,15 +325,26 @@ async def _batches(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield b"".join(waiting)
 
 
-async def _once(data: bytes) -> AsyncIterator[bytes]:
+async def _one_piece(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-def _plain_files(root: Path) -> list[str]:
+def _list_plain_files(root: Path) -> list[str]:
     try:
         return sorted(path for path, about in entries(root) if stat.S_ISREG(about.st_mode))
     except TooDeepError:
         return []
+
+
+def _member_name(path: str) -> str:
+    """The name of a file in the archive. Invisible characters, bytes that are not UTF-8, `%` and `\\` are percent-encoded: `%5C`."""
+
+    def encode(character: str) -> str:
+        if character.isprintable() and character not in "%\\":
+            return character
+        return "".join(f"%{byte:02X}" for byte in os.fsencode(character))
+
+    return "".join(map(encode, path))
 
 
 async def _read_file(root: Path, path: str) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dragoman.errors import InvalidParams
+from dragoman.server.routes import explain
 
 Whole = Annotated[int, Meta(ge=0, le=10**15)]
 Money = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -22,7 +23,7 @@ APPROVABLE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch", "/fetch?", "/brows
 """Commands that may need an approval. `/fetch?` is `/fetch` of an address with a query."""
 DEFAULT_APPROVE = ("/exec", "/mcp", "/a2a", "/schedule", "/fetch?")
 EMPTY_LIST = "none"
-"""This word alone stands for an empty list, because a flag cannot be empty."""
+"""A list with only this word is an empty list: the value of a flag cannot be empty."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +42,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tokens and money of models per day (UTC). Money is in the currency of the prices."""
     reads_per_min: Whole = 1200
     """Requests that start nothing: reads, lists, changes of stored things."""
+    max_open_requests: Whole = 128
+    """Requests that one hub answers at the same time, streams included: each has one of the hub's connections."""
     max_agents: Whole = 200
     max_versions: Whole = 50
     """Stored versions of one agent; older ones that no request uses are deleted. Of all agents together: twenty times that."""
@@ -80,17 +83,18 @@ def validate(policy: Policy) -> Policy:
             policy = replace(policy, **{name: ()})
     for word in policy.approve:
         if word not in APPROVABLE:
-            why = f"has {word[:80]!r}, which is none of {', '.join(APPROVABLE)}"
+            why = f"has {word[:80]!r}, which is not one of {', '.join(APPROVABLE)}"
             raise InvalidParams(f"approve {why}", fields=(("approve", why),))
     return policy
 
 
 def override_policy(policy: Policy, document: Mapping[str, Any]) -> Policy:
-    """`policy` with what a tenant has of its own. Raises `InvalidParams`."""
+    """`policy` with the members that a tenant overrides. Raises `InvalidParams`."""
     try:
         own = msgspec.convert(dict(document), Policy)
     except msgspec.ValidationError as error:
-        raise InvalidParams(f"this is no policy: {error}") from None
+        member, why = explain(error)
+        raise InvalidParams(f"this is not a valid policy: {member}: {why}", fields=((member, why),)) from None
     return validate(replace(policy, **{name: getattr(own, name) for name in document}))
 
 
@@ -103,17 +107,17 @@ def matches_glob(text: str, pattern: str) -> bool:
     Only the last star is tried again, so the cost is at most that of comparing each character with each part of the pattern.
     """
     parts = _parts(pattern)
-    at = part = begun = 0
-    star = -1  # the last one so far; what follows it was compared from `begun` on
+    at = part = retry_at = 0
+    star = -1  # the last star so far; the part after it was compared with the text from `retry_at` on
     while at < len(text):
         if part < len(parts) and parts[part] == "*":
-            star, begun = part, at
+            star, retry_at = part, at
             part += 1
-        elif part < len(parts) and _fits(text[at], parts[part]):
+        elif part < len(parts) and _matches(text[at], parts[part]):
             at, part = at + 1, part + 1
         elif star >= 0:
-            begun += 1
-            at, part = begun, star + 1
+            retry_at += 1
+            at, part = retry_at, star + 1
         else:
             return False
     return all(each == "*" for each in parts[part:])
@@ -130,7 +134,7 @@ def _parts(pattern: str) -> list[str]:
     return out
 
 
-def _fits(character: str, part: str) -> bool:
+def _matches(character: str, part: str) -> bool:
     if len(part) == 1:
         return part in ("?", character)
     negated = part.startswith("[!")

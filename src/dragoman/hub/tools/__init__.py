@@ -6,7 +6,7 @@ truncation, errors, the block around the result.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -14,22 +14,10 @@ from dragoman.engine.turn import Turn, record_of
 from dragoman.hub.agents.constitution import Constitution, bundle_of
 from dragoman.hub.agents.event_writer import HubEventWriter
 from dragoman.hub.models import Usage
-from dragoman.hub.models.offered import Prices
+from dragoman.hub.models.prices import Prices
 
-_ONLY_IF = ("cache_read_tokens", "cache_create_tokens", "estimated")
+_OPTIONAL_MEMBERS = ("cache_read_tokens", "cache_create_tokens", "estimated")
 """Members of a usage that are reported only if they are set."""
-
-
-Allows = Callable[[str, str], Awaitable[bool]]
-"""Returns whether a tenant may see the remote agent or MCP server with a name."""
-
-
-Approve = Callable[[str], Awaitable[Collection[str]]]
-"""Returns the commands of a tenant that the caller must approve."""
-
-
-async def allow_all(tenant: str, name: str) -> bool:
-    return True
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -48,7 +36,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def parse_id(text: str) -> int:
-    """The number that a model writes: `7` or `#7`; 0, which is no id, for anything else."""
+    """The id that a model writes as `7` or `#7`; 0 for anything else. No row has the id 0."""
     text = text.strip().removeprefix("#")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
@@ -77,7 +65,6 @@ class Session(Struct, kw_only=True):
     """Reports events while the command runs."""
     budget: Budget
     prices: Prices = Prices()
-    approve: Approve | None = None
     key: str = ""
     """Identifies the command within the turn, also after a restart."""
     conversation: int = 0
@@ -100,7 +87,7 @@ class Session(Struct, kw_only=True):
             cost=self.prices.cost(model, usage),
             currency=self.prices.currency,
         )
-        more = {name: value for name in _ONLY_IF if (value := getattr(usage, name))}
+        more = {name: value for name in _OPTIONAL_MEMBERS if (value := getattr(usage, name))}
         await self.writer.emit(
             "token_usage",
             model=model,
@@ -118,15 +105,15 @@ class Session(Struct, kw_only=True):
     @property
     def was_interrupted(self) -> bool:
         """A crash interrupted the command, which must not run twice."""
-        return record_of(self.turn).steps.get(self._begun) is not None
+        return record_of(self.turn).steps.get(self._start_key) is not None
 
     async def begin(self, label: str) -> None:
         """Record the start of the command."""
-        await record_of(self.turn).record(self._begun, label)
+        await record_of(self.turn).record_step(self._start_key, label)
         await record_of(self.turn).may_begin()
 
     @property
-    def _begun(self) -> str:
+    def _start_key(self) -> str:
         return f"begun/{self.key}"
 
 
@@ -159,6 +146,9 @@ class Tool:
         follows a task."""
         return True
 
+    async def check(self, command: Command, session: Session) -> None:
+        """Raises `A2AError` for a command that cannot run here: nobody is asked to approve it."""
+
     async def run(self, command: Command, session: Session) -> str:
         """The body of the result block. A failure is a text that begins with `ERR:`, or an `A2AError`."""
         raise NotImplementedError
@@ -175,13 +165,12 @@ class HelpTool(Tool):
         return f"help:{command.args[:40]}" if command.args else "help"
 
     async def run(self, command: Command, session: Session) -> str:
-        granted = session.constitution.granted
         every: tuple[Tool, ...] = (*self._tools, self)
-        granted_tools = [tool for tool in every if not tool.bundle or tool.bundle in granted]
+        tools = [tool for tool in every if session.constitution.grants(tool.bundle)]
         topic = "/" + command.args.strip().removeprefix("/").partition(" ")[0]
         if topic == "/":
-            return "\n".join(tool.usage for tool in granted_tools)
-        for tool in granted_tools:
+            return "\n".join(tool.usage for tool in tools)
+        for tool in tools:
             if topic in tool.names:
                 return tool.usage
         return f"ERR: there is no command {topic} for this agent"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.hub.agents.constitution import Advisor
-from dragoman.hub.models import ChatMessage, Model, Prompt, traits_of
+from dragoman.hub.models import ChatMessage, Model, Prompt
 from dragoman.hub.models.calls import ask
 from dragoman.hub.quote import HOW_TO_READ, quote
 from dragoman.hub.tools import Command, Session, Tool
@@ -88,6 +88,6 @@ class AdviseTool(Tool):
             max_tokens=1024,
         )
         reply = await ask(session.turn, f"advise/{session.key}", self._model, prompt)
-        await session.count_usage(reply.usage, traits_of(self._model, advisor.model).name)
+        await session.count_usage(reply.usage, self._model.traits(advisor.model).name)
         await session.writer.emit("advisor", kind="consult", preview=reply.text[:200])
         return f"ERR: {reply.error}" if reply.error else reply.text or "(no advice)"

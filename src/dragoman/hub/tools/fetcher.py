@@ -20,14 +20,22 @@ from msgspec import Struct
 from dragoman.client.transport.network import Dial, HttpTransport
 from dragoman.client.transport.transport import Response
 from dragoman.errors import Unreachable
+from dragoman.hub.models import IMAGE_TYPE
 
+FETCH_SECONDS = 30.0
+"""For a page, with all redirects that lead to it."""
 MAX_PAGE_BYTES = 8 << 20
 MAX_REDIRECTS = 10
-MAX_HTML = 2 << 20
+MAX_URL_CHARACTERS = 8192
+MAX_HTML_CHARACTERS = 2 << 20
 """Characters of a page that are parsed."""
 READER_THREADS = 2
 """Threads that turn pages into text."""
 
+_HEADERS = {
+    "User-Agent": "dragoman",
+    "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
+}
 _DECODE_BYTES = 65_536
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _CODECS = {
@@ -72,40 +80,37 @@ class PageFetcher(Protocol):
 
 
 class HttpFetcher:
-    def __init__(self, dial: Dial, *, timeout: float = 30.0, agent: str = "dragoman") -> None:
+    def __init__(self, dial: Dial) -> None:
         self._http = HttpTransport(dial=dial)
-        self._timeout, self._agent = timeout, agent
         self._readers = ThreadPoolExecutor(READER_THREADS, "dragoman-pages")
 
     async def fetch(self, url: str, *, limit: int = MAX_PAGE_BYTES) -> Page:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(FETCH_SECONDS):
                 return await self._fetch(url, limit)
         except TimeoutError:
-            raise Unreachable(f"{_short_url(url)} did not answer within {self._timeout:g} s") from None
+            raise Unreachable(f"{_short_url(url)} did not answer within {FETCH_SECONDS:g} s") from None
 
     async def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
         await self._http.close()
 
     async def _fetch(self, url: str, limit: int) -> Page:
-        headers = {
-            "User-Agent": self._agent,
-            "Accept": "text/html, text/plain;q=0.9, image/*;q=0.8, */*;q=0.5",
-        }
         for _ in range(MAX_REDIRECTS + 1):
+            if len(url) > MAX_URL_CHARACTERS:
+                raise Unreachable(f"{_short_url(url)} is longer than {MAX_URL_CHARACTERS} characters")
             if not url.lower().startswith(("http://", "https://")):
                 raise Unreachable(f"{_short_url(url)} is not an http or https URL")
-            response = await self._http.request("GET", url.partition("#")[0], headers)
-            where = response.headers.get("location", "")
-            if response.status in (301, 302, 303, 307, 308) and where:
+            response = await self._http.request("GET", url.partition("#")[0], _HEADERS)
+            location = response.headers.get("location", "")
+            if response.status in (301, 302, 303, 307, 308) and location:
                 await response.close()
-                url = _join(url, where)
+                url = _join(url, location)
                 continue
-            return await self._page(url, response, limit)
+            return await self._read_page(url, response, limit)
         raise Unreachable(f"{_short_url(url)}: more than {MAX_REDIRECTS} redirects")
 
-    async def _page(self, url: str, response: Response, limit: int) -> Page:
+    async def _read_page(self, url: str, response: Response, limit: int) -> Page:
         body = bytearray()
         async for chunk in response.chunks():
             body += chunk
@@ -114,7 +119,7 @@ class HttpFetcher:
                 raise Unreachable(f"{_short_url(url)} has more than {limit >> 20} MB")
         kind, _, rest = response.headers.get("content-type", "text/plain").partition(";")
         kind = kind.strip().lower()
-        if kind.startswith("image/") and not kind.endswith("xml"):
+        if IMAGE_TYPE.fullmatch(kind) and not kind.endswith("xml"):
             return Page(url=url, status=response.status, media_type=kind, text="", content=bytes(body))
         loop = asyncio.get_running_loop()
         text = await loop.run_in_executor(self._readers, page_text, bytes(body), kind, rest)
@@ -129,7 +134,7 @@ def page_text(body: bytes, kind: str, parameters: str = "") -> str:
     codec = _CODECS.get(named[1].lower(), "utf-8") if named is not None else "utf-8"
     if kind not in ("text/html", "application/xhtml+xml"):
         return _decode(body, codec)
-    return html_text(_decode(body, codec, MAX_HTML))
+    return html_text(_decode(body, codec, MAX_HTML_CHARACTERS))
 
 
 def _decode(body: bytes, codec: str, limit: int | None = None) -> str:
@@ -145,11 +150,11 @@ def _decode(body: bytes, codec: str, limit: int | None = None) -> str:
     return "".join(out)[:limit].removeprefix("\ufeff")
 
 
-def _join(url: str, where: str) -> str:
+def _join(url: str, location: str) -> str:
     try:
-        return urljoin(url, where)
+        return urljoin(url, location)
     except ValueError:
-        raise Unreachable(f"{_short_url(url)} points at {where[:200]!r}, which is no URL") from None
+        raise Unreachable(f"{_short_url(url)} redirects to {location[:200]!r}, which is not a URL") from None
 
 
 def _short_url(url: str) -> str:
@@ -176,13 +181,13 @@ _BLOCKS = frozenset(
 
 def html_text(source: str) -> str:
     """The text of a page, a line for each block."""
-    lines = [" ".join(line.split()) for line in "".join(_pieces(source)).splitlines()]
+    lines = [" ".join(line.split()) for line in "".join(_text_pieces(source)).splitlines()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def _pieces(source: str) -> list[str]:
+def _text_pieces(source: str) -> list[str]:
     out: list[str] = []
-    at, silent = 0, set(_HIDDEN_TAGS)
+    at, hidden = 0, set(_HIDDEN_TAGS)
     while (tag := source.find("<", at)) >= 0:
         out.append(_unescape(source[at:tag]))
         named = _NAME.match(source, tag + 1)
@@ -198,11 +203,11 @@ def _pieces(source: str) -> list[str]:
         name = named[0].lower() if named is not None else ""
         if name.lstrip("/") in _BLOCKS:
             out.append("\n")
-        elif name in silent and source[end - 1] != "/":
+        elif name in hidden and source[end - 1] != "/":
             if (closed := _END[name].search(source, at)) is not None:
                 at = closed.start()
             else:
-                silent.discard(name)  # it is never closed: do not search again
+                hidden.discard(name)  # it is never closed: do not search again
     out.append(_unescape(source[at:]))
     return out
 

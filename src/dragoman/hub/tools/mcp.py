@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from dragoman.engine.tools import Tool as ServerTool
-from dragoman.errors import A2AError, InvalidParams
+from dragoman.errors import A2AError, InvalidParams, Unavailable
 from dragoman.hub.quote import flatten
-from dragoman.hub.tools import Allows, Command, Session, Tool, allow_all
+from dragoman.hub.store.policies import Policies
+from dragoman.hub.tools import Command, Session, Tool
 from dragoman.hub.tools.registry_file import check_url, read_entries
 from dragoman.mcp.connection import McpConnection, McpPool, McpServer
 
@@ -32,7 +33,7 @@ Check = Callable[[str], Awaitable[None]]
 """Raises `OSError` for a forbidden address."""
 
 
-async def refuse_addresses(check: Check | None, arguments: object) -> str:
+async def address_refusal(check: Check | None, arguments: object) -> str:
     """Why a browser must not get these arguments; empty if it may.
 
     Every member named `url`, at any depth, must be an http address; other strings that look like addresses are checked too.
@@ -42,7 +43,7 @@ async def refuse_addresses(check: Check | None, arguments: object) -> str:
         if name != "url" and not _ADDRESS.match(address):
             continue
         if not address.lower().startswith(("http://", "https://")):
-            return f"refused: {address[:80]!r} is no http or https address"
+            return f"refused: {address[:80]!r} is not an http or https address"
         try:
             if check is not None:
                 await check(address)
@@ -76,40 +77,32 @@ def read_registry(path: Path) -> dict[str, McpServer]:
         where = f"{path.name}: server {name!r}"
         if bool(server.command) == bool(server.url):
             raise InvalidParams(f"{where} needs either a command or a url")
+        if server.command and server.headers:
+            raise InvalidParams(f"{where}: headers do not go with a command")
         if server.url:
             check_url(server.url, where)
+            if server.args or server.env:
+                raise InvalidParams(f"{where}: {'args do' if server.args else 'env does'} not go with a url")
     return servers
 
 
 class McpServers:
-    """The servers of the registry. Each tenant has its own connections."""
+    """The servers of the registry. Each tenant has its own connections. `policies` say which servers a tenant sees (None: all); for
+    it, the others do not exist."""
 
-    def __init__(self, servers: dict[str, McpServer], *, idle: float = IDLE_SECONDS) -> None:
-        self._servers, self._pool = dict(servers), McpPool(idle=idle)
-        self.allows: Allows = allow_all
-        """Which server a tenant sees. For it, the others do not exist."""
-        self._changes = 0
-        self._changed: dict[str, int] = {}
-        """The number of the change that a server came with. A connection belongs to it; that of an earlier one idles out."""
-
-    def add(self, servers: dict[str, McpServer]) -> None:
-        self._servers.update(servers)
+    def __init__(self, servers: dict[str, McpServer], policies: Policies | None = None) -> None:
+        self.servers, self._policies, self._pool = dict(servers), policies, McpPool(idle=IDLE_SECONDS)
 
     async def change(self, servers: dict[str, McpServer]) -> None:
         """Replace the registry. Calls that run go on."""
-        self._changes += 1
-        for name, server in servers.items():
-            if server != self._servers.get(name):
-                self._changed[name] = self._changes
-        self._servers = dict(servers)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._servers)
+        self.servers = dict(servers)
 
     async def visible(self, tenant: str) -> tuple[str, ...]:
         """The servers that a tenant sees."""
-        return tuple([name for name in self._servers if await self.allows(tenant, name)])
+        return tuple([name for name in self.servers if await self._allows(tenant, name)])
+
+    async def _allows(self, tenant: str, name: str) -> bool:
+        return self._policies is None or (await self._policies.of(tenant)).allows_mcp(name)
 
     async def tools(self, tenant: str, name: str) -> list[ServerTool]:
         """Raises `A2AError`."""
@@ -123,23 +116,30 @@ class McpServers:
     async def call(self, tenant: str, name: str, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
         """Whether the call succeeded, and its text. Raises `A2AError` if the server cannot be reached."""
         connection = await self._connection(tenant, name)
-        async with connection.used():
-            result = await connection.within(connection.client.call_tool(tool, arguments))
-        texts = [_content(content) for content in result.content]
+        async with connection.in_use():
+            result = await connection.await_answer(connection.client.call_tool(tool, arguments))
+        texts = [_content_text(content) for content in result.content]
         return not result.is_error, "\n".join(texts) or "(nothing)"
 
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _connection(self, tenant: str, name: str) -> McpConnection:
-        server = self._servers.get(name)
-        if server is None or not await self.allows(tenant, name):
+    async def find(self, tenant: str, name: str) -> McpServer:
+        """A server that a tenant sees. Raises `InvalidParams`."""
+        server = self.servers.get(name)
+        if server is None or not await self._allows(tenant, name):
             known = ", ".join(await self.visible(tenant)) or "none"
             raise InvalidParams(f"no MCP server {name[:80]!r} configured. Available: {known}")
-        return await self._pool.connect((tenant, name, self._changed.get(name, 0)), name, server)
+        return server
+
+    async def _connection(self, tenant: str, name: str) -> McpConnection:
+        server = await self.find(tenant, name)
+        # a server that changes in the registry gets a new connection; the old one is closed when it is idle
+        key = tenant, name, msgspec.json.encode(server, order="deterministic")
+        return await self._pool.connect(key, name, server)
 
 
-def _content(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if content.type == "text":
         return str(content.text)
     return f"[{content.type} {getattr(content, 'mime_type', '') or ''}]".replace(" ]", "]")
@@ -157,7 +157,7 @@ class McpCommand(Tool):
         return f"mcp:{words[1]}.{words[2]}" if len(words) > 2 else f"mcp:{words[0]}"
 
     async def repeatable(self, command: Command, session: Session) -> bool:
-        """Listing tools is, and calling a tool that the server declares repeatable."""
+        """True for a list of tools, and for a call of a tool that the server declares read-only or idempotent."""
         verb, _, rest = command.args.partition(" ")
         if session.was_interrupted:
             return False
@@ -169,15 +169,21 @@ class McpCommand(Tool):
         except A2AError:
             return False
 
-    async def run(self, command: Command, session: Session) -> str:
+    async def check(self, command: Command, session: Session) -> None:
         if not await self._servers.visible(session.tenant):
-            return "ERR: this hub has no MCP servers"
+            raise Unavailable("this hub has no MCP servers")
+        verb, _, rest = command.args.partition(" ")
+        if verb == "call":
+            await self._servers.find(session.tenant, _parse_call(rest)[0])
+
+    async def run(self, command: Command, session: Session) -> str:
+        await self.check(command, session)
         verb, _, rest = command.args.partition(" ")
         if verb == "tools":
             return await self._tools(rest.strip(), session)
         if verb == "call":
             server, tool, arguments = _parse_call(rest)
-            if server == BROWSER and (why := await refuse_addresses(self._check, arguments)):
+            if server == BROWSER and (why := await address_refusal(self._check, arguments)):
                 return f"ERR: {why}"
             ok, text = await self._servers.call(session.tenant, server, tool, arguments)
             return text if ok else f"ERR: {text}"
@@ -209,7 +215,7 @@ def _parse_call(rest: str) -> tuple[str, str, dict[str, Any]]:
     try:
         arguments = msgspec.json.decode(given.strip() or "{}")
     except msgspec.DecodeError as error:
-        raise InvalidParams(f"the arguments are no JSON: {error}") from None
+        raise InvalidParams(f"the arguments are not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise InvalidParams("the arguments must be a JSON object")
     return server, tool, arguments

@@ -13,7 +13,7 @@ from dragoman.hub.store.memories import SHARED, Memories, Scratchpads
 from dragoman.hub.store.memory_search import RELATIONS, TYPES, MemoryEntry, MemorySearch
 from dragoman.hub.tools import Command, Session, Tool, parse_id
 
-BODY_LIMIT = 32 * 1024
+MAX_BODY_BYTES = 32 * 1024
 USAGE = """/mem write <text> | /mem read | /mem clear   your own notes; /mem shared write|read|clear: everybody's
 /mem search <words>   find what was remembered; /mem entries [type,… | tag=<tag>]; /mem entry <id>; /mem expand <id> [depth=2]; /mem density <id>
 /mem add entry <type> <title> [--artifact #id] [--supersedes #a,#b]
@@ -49,9 +49,9 @@ class MemTool(Tool):
         verb, _, rest = command.args.partition(" ")
         if verb.lower() in ("write", "read", "show", "clear"):
             return await self._pad(verb.lower(), rest.strip(), session, session.agent)
-        if (do := self._verbs.get(verb.lower())) is None:
+        if (run_verb := self._verbs.get(verb.lower())) is None:
             return f"ERR: usage:\n{USAGE}"
-        return await do(rest.strip(), command, session)
+        return await run_verb(rest.strip(), command, session)
 
     async def _pad(self, verb: str, text: str, session: Session, scope: str) -> str:
         """The notes of the agent, or those that all agents share."""
@@ -111,13 +111,15 @@ class MemTool(Tool):
                 arrow = f"{relation.relation} →" if away else f"← {relation.relation}"
                 lines.append(f"  {arrow} #{other.id} {flatten(other.title)}")
         if entry.artifact_id is not None:
-            lines.append(f"/read #{entry.artifact_id} via=mem:{entry.id}")
+            lines.append(f"file: /read #{entry.artifact_id} via=mem:{entry.id}")
         return "\n".join(line for line in lines if line)
 
     async def _expand(self, rest: str, command: Command, session: Session) -> str:
         given = re.search(r"depth=(\d)", rest)
         depth = min(2, int(given[1])) if given else 1
-        around = await self._memories.around(session.tenant, parse_id(rest.split(" ")[0]), depth=depth)
+        around = await self._memories.related_entries(
+            session.tenant, parse_id(rest.split(" ")[0]), depth=depth
+        )
         return "\n".join(f"{'  ' * distance}{_line(entry)}" for distance, entry in around) or "(nothing near)"
 
     async def _density(self, rest: str, command: Command, session: Session) -> str:
@@ -125,7 +127,7 @@ class MemTool(Tool):
         relations = await self._memories.relations(session.tenant, id)
         away = sum(relation.source_id == id for relation in relations)
         kinds = ", ".join(sorted({relation.relation for relation in relations})) or "none"
-        near = await self._memories.around(session.tenant, id, depth=2)
+        near = await self._memories.related_entries(session.tenant, id, depth=2)
         return f"{len(relations) - away} relations in, {away} out ({kinds}); {len(near)} entries within two steps"
 
     async def _add(self, rest: str, command: Command, session: Session) -> str:
@@ -151,8 +153,8 @@ class MemTool(Tool):
         body = (command.body or "").strip()
         if type not in TYPES or not title.strip():
             return f"ERR: usage: /mem add entry <type> <title>; types: {' '.join(TYPES)}"
-        if not 1 <= len(body.encode()) <= BODY_LIMIT:
-            return f"ERR: what to remember has 1 to {BODY_LIMIT} bytes"
+        if not 1 <= len(body.encode()) <= MAX_BODY_BYTES:
+            return f"ERR: what to remember has 1 to {MAX_BODY_BYTES} bytes"
         entry = await self._memories.once(session.write_key).add(
             session.tenant,
             type,
@@ -161,14 +163,15 @@ class MemTool(Tool):
             source=session.agent,
             artifact_id=parse_id(artifact[1]) if artifact else None,
             conversation=session.conversation,
+            reader=session.conversation,
             supersedes=[parse_id(id) for id in re.findall(r"\d+", supersedes[1])] if supersedes else (),
         )
         return f"OK: added entry #{entry.id} [{entry.type}] {entry.title}"
 
     async def _invalidate(self, rest: str, command: Command, session: Session) -> str:
         if not await self._memories.once(session.write_key).invalidate(session.tenant, parse_id(rest)):
-            return f"ERR: there is no entry {rest!r} that holds"
-        return f"OK: entry #{parse_id(rest)} does not hold any more"
+            return f"ERR: there is no valid entry {rest!r}"
+        return f"OK: entry #{parse_id(rest)} is not valid any more"
 
 
 def _line(entry: MemoryEntry) -> str:
@@ -178,9 +181,9 @@ def _line(entry: MemoryEntry) -> str:
 
 LESSON = "learning"
 MAX_REMINDERS = 3
-"""Lessons that are put before a request."""
+"""Lessons in the prompt before a request."""
 REMINDER_BYTES = 16 * 1024
-"""Bytes of them."""
+"""Bytes of all lessons before a request."""
 
 
 class LessonTool(Tool):

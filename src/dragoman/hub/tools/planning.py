@@ -62,7 +62,7 @@ class TodoTool(Tool):
         return f"OK: #{todo.id} {how}" if todo else f"ERR: there is no todo {which!r} (try /todo list)"
 
     async def _find(self, which: str, session: Session) -> int:
-        """The id of a todo by number, subject, or unique start of its subject, open ones first; 0: none."""
+        """The id of a todo by its number, its subject, or a unique beginning of its subject, open todos first; 0: none."""
         if which.removeprefix("#").isdecimal():
             return parse_id(which)
         if len(which) > MAX_SUBJECT_CHARACTERS:
@@ -71,8 +71,8 @@ class TodoTool(Tool):
             found = await self._todos.list(
                 session.tenant, conversation=session.conversation, states=states, limit=1000
             )
-            for same in (_is, _begins):
-                ids = [todo.id for todo in found if same(todo, which)]
+            for matches in (_has_subject, _subject_begins_with):
+                ids = [todo.id for todo in found if matches(todo, which)]
                 if len(ids) == 1:
                     return ids[0]
         return 0
@@ -85,11 +85,11 @@ class TodoTool(Tool):
         return f"OK: added #{todo.id} {todo.subject}"
 
 
-def _is(todo: Todo, words: str) -> bool:
+def _has_subject(todo: Todo, words: str) -> bool:
     return todo.subject.casefold() == words.casefold()
 
 
-def _begins(todo: Todo, words: str) -> bool:
+def _subject_begins_with(todo: Todo, words: str) -> bool:
     return bool(words) and todo.subject.casefold().startswith(words.casefold())
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.periodic import PeriodicWork
+from dragoman.server.routes import explain, sentence
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +34,32 @@ def read_entries(path: Path, member: str, kind: type[T], what: str) -> tuple[dic
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        entries = msgspec.convert(document.get(member, {}), dict[str, kind])  # type: ignore[valid-type]
     except FileNotFoundError:
         return {}, {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise InvalidParams(f"{path.name} is no registry of {what}: {error}") from error
+        raise InvalidParams(f"{path.name} is not a valid registry of {what}: {error}") from error
     refuse_unknown(document, (member,), path.name)
-    for name in entries:
+    written = _convert(
+        document.get(member, {}), dict[str, Any], f"{path.name} is not a valid registry of {what}: {member}"
+    )
+    entries: dict[str, T] = {}
+    for name, entry in written.items():
         if not name or name.split() != [name]:
-            raise InvalidParams(f"{path.name}: {name!r} is no name to call it by")
+            raise InvalidParams(f"{path.name}: {name!r} is not a valid name: a name has no spaces")
         where = f"{path.name}: {member.removesuffix('s')} {name!r}"
-        refuse_unknown(document[member][name], kind.__struct_fields__, where)  # type: ignore[attr-defined]
-    return entries, document.get(member, {})
+        members = _convert(entry, dict[str, Any], where)
+        refuse_unknown(members, kind.__struct_fields__, where)  # type: ignore[attr-defined]
+        entries[name] = _convert(members, kind, where)
+    return entries, written
+
+
+def _convert(given: Any, kind: type[T], where: str) -> T:
+    """Raises `InvalidParams` with the member that is wrong."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        member, why = explain(error)
+        raise InvalidParams(sentence(f"{where}: {member}" if member else where, why)) from error
 
 
 def refuse_unknown(given: Iterable[str], known: tuple[str, ...], where: str) -> None:
@@ -63,7 +78,7 @@ def check_url(url: str, where: str) -> None:
     except ValueError:  # of a port or an address
         fits = False
     if not fits or url.split() != [url]:
-        raise InvalidParams(f"{where}: {url[:200]!r} is no http or https URL")
+        raise InvalidParams(f"{where}: {url[:200]!r} is not an http or https URL")
 
 
 class RegistryFile(Generic[T]):
@@ -75,7 +90,7 @@ class RegistryFile(Generic[T]):
         self._path, self._read, self._use = path, read, use
         self._seen: object = None
         self._was_missing = False
-        self.periodic = PeriodicWork(f"reading {path.name} again", self._check, retry=CHECK_SECONDS)
+        self.periodic = PeriodicWork(f"reading {path.name} again", self.check, retry=CHECK_SECONDS)
 
     def load(self) -> dict[str, T]:
         """The content at the start; empty, and a log line, if it is invalid."""
@@ -91,7 +106,7 @@ class RegistryFile(Generic[T]):
         state = await asyncio.to_thread(self._state)
         missing, self._was_missing = self._was_missing, state is None
         if state == self._seen or (state is None and not missing):
-            return  # a file that is being replaced may be missing for a moment
+            return  # unchanged, or missing for the first time: it may be about to be replaced
         self._seen = state
         try:
             content = await asyncio.to_thread(self._read, self._path)
@@ -99,11 +114,7 @@ class RegistryFile(Generic[T]):
             log.error("%s. The content from before stays in use", error.message)
             return
         await self._use(content)
-        log.info("%s was read again: %s", self._path.name, ", ".join(content) or "nothing is in it")
-
-    async def _check(self) -> float:
-        await self.check()
-        return CHECK_SECONDS
+        log.info("%s was read again: %s", self._path.name, ", ".join(content) or "it is empty")
 
     def _state(self) -> object:
         try:

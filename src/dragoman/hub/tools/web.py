@@ -18,13 +18,13 @@ from msgspec import Struct
 
 from dragoman.client.transport.network import Dial, HttpTransport
 from dragoman.client.transport.transport import Transport, read_at_most
-from dragoman.errors import Unreachable
+from dragoman.errors import Unavailable, Unreachable
 from dragoman.hub.models import Image
 from dragoman.hub.quote import flatten
 from dragoman.hub.tools import Command, Session, Tool
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
-from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, refuse_addresses
+from dragoman.hub.tools.mcp import BROWSER, NAVIGATE, SNAPSHOT, Check, McpServers, address_refusal
 
 
 class FetchTool(Tool):
@@ -51,7 +51,7 @@ class FetchTool(Tool):
 
 
 MAX_HITS = 20
-NO_PROVIDER = "web search unavailable: this hub has no search engine (the operator sets search_engine, and its key or address)"
+NO_SEARCH_ENGINE = "web search unavailable: this hub has no search engine (the operator sets search_engine, and its key or address)"
 
 
 class SearchTool(Tool):
@@ -72,7 +72,7 @@ class SearchTool(Tool):
         if not query.strip():
             return "ERR: usage: /search <words> [top=N]"
         if self._search is None:
-            return f"ERR: {NO_PROVIDER}"
+            return f"ERR: {NO_SEARCH_ENGINE}"
         hits = await self._search.search(query.strip(), top)
         lines = [
             f"{n}. {flatten(hit.title)} — {flatten(hit.snippet, 600)}\n   {flatten(hit.url, 2000)}"
@@ -94,21 +94,26 @@ class BrowseTool(Tool):
     @property
     def usage(self) -> str:
         """Empty if there is no browser now."""
-        there = BROWSER in self._servers.names
-        return "/browse <url>   open a page in a browser and read it (3 in one reply)" if there else ""
+        has_browser = BROWSER in self._servers.servers
+        return "/browse <url>   open a page in a browser and read it (3 in one reply)" if has_browser else ""
 
     def label(self, command: Command) -> str:
         return f"browse:{command.args.partition(' ')[0]}"
 
+    async def check(self, command: Command, session: Session) -> None:
+        if BROWSER not in await self._servers.visible(session.tenant):
+            raise Unavailable(f"/browse is not available: {NO_BROWSER}")
+
     async def run(self, command: Command, session: Session) -> str:
+        await self.check(command, session)
         url = command.args.partition(" ")[0]
-        if BROWSER not in self._servers.names:
-            return f"ERR: /browse is not available: {NO_BROWSER}"
         if not url.lower().startswith(("http://", "https://")):
             return "ERR: usage: /browse <url>"
-        if why := await refuse_addresses(self._check, {"url": url}):
+        if why := await address_refusal(self._check, {"url": url}):
             return f"ERR: {why}"
-        async with self._busy.setdefault(session.tenant, asyncio.Lock()):  # a browser shows one page
+        async with self._busy.setdefault(
+            session.tenant, asyncio.Lock()
+        ):  # a browser shows one page at a time
             ok, text = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
             if ok:
                 ok, text = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
@@ -190,9 +195,9 @@ class SearchEngine:
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Unreachable("the search engine's answer made no sense") from None
+            raise Unreachable("the search engine's answer could not be read") from None
         found = answer.web.results if self._engine == "brave" else answer.results
-        return [_hit(each) for each in found[:top]]
+        return [_to_hit(each) for each in found[:top]]
 
     async def close(self) -> None:
         await self._http.close()
@@ -205,13 +210,13 @@ class SearchEngine:
             return "POST", self._url, headers, msgspec.json.encode(body)
         if self._engine == "brave":
             headers["X-Subscription-Token"] = self._key
-            asked = {"q": query, "count": top}
+            parameters = {"q": query, "count": top}
         else:
             if self._key:  # for a proxy in front of it
                 headers["Authorization"] = f"Bearer {self._key}"
-            asked = {"q": query, "format": "json"}
+            parameters = {"q": query, "format": "json"}
         mark = "&" if "?" in self._url else "?"
-        return "GET", f"{self._url}{mark}{urlencode(asked)}", headers, b""
+        return "GET", f"{self._url}{mark}{urlencode(parameters)}", headers, b""
 
 
 def _searxng_url(url: str) -> str:
@@ -221,10 +226,10 @@ def _searxng_url(url: str) -> str:
     return (base if base.endswith("/search") else f"{base}/search") + mark + query
 
 
-def _hit(result: _Result) -> Hit:
+def _to_hit(result: _Result) -> Hit:
     snippet = result.description or result.content
-    return Hit(_plain(result.title), _plain(result.url), _plain(snippet))
+    return Hit(_without_tags(result.title), _without_tags(result.url), _without_tags(snippet))
 
 
-def _plain(text: str | None) -> str:
+def _without_tags(text: str | None) -> str:
     return " ".join(_TAG.sub("", text or "").split())

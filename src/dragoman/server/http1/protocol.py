@@ -5,7 +5,7 @@ ways. Slow clients are disconnected (`limits.py`). A trailer is never a header. 
 surrounds a body are limited.
 
 A request (`HttpRequest`) is an ASGI request (`receive`, `send`) with a short path for most of them: a request that has
-arrived and a response that is complete need no events, no messages and one write (`exchange.Direct`, which it implements).
+arrived and a response that is complete need no events, no messages and one write (`asgi.Direct`, which it implements).
 
 A head that two readers could understand in two ways is refused (`check_head`): a proxy before us must have seen the same
 request as we do, with one host, one end of its body, one target. The parser has refused most other cases: different
@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextvars import copy_context
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import unquote
 
 import httptools
 
-from dragoman.server.exchange import DIRECT, AsgiScope
+from dragoman.server.asgi import DIRECT, AsgiScope
 from dragoman.server.limits import Connections, ConnectionTimeouts, Limits
 from dragoman.server.mount import Header
 
@@ -35,17 +36,18 @@ logger = logging.getLogger("dragoman.server")
 
 Message = MutableMapping[str, Any]
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+Reading = Literal["request", "head", "body", "nothing"]
+"""What a connection reads next: a request, or the rest of a head or of a body. Nothing: what the client still sends is ignored."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_HEAD_LINES = 256
 _PLAIN: Header = (b"content-type", b"text/plain; charset=utf-8")
 MAX_PATH_BYTES = 8 << 10
+MAX_HOST_BYTES = 300
 BUFFER_BYTES = 64 << 10
 """Of a request's body that was not read, and of responses that were not handed to the transport."""
 MAX_CACHED_TARGET_BYTES = 256
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-
-
 _LATE_SECONDS = 0.2
 """How long a connection that is accepted while the server stops has to send a request."""
 
@@ -73,8 +75,8 @@ class ServerState:
 
 
 class HttpProtocol(asyncio.Protocol):
-    __slots__ = ("_bare", "_client", "_context", "_expects", "_head_bytes", "_headers", "_held", "_held_bytes", "_ignoring",
-                 "_in_head", "_parser", "_receiving", "_requests", "_scheme", "_scopes", "_server",
+    __slots__ = ("_bare", "_client", "_context", "_expects", "_head_bytes", "_headers", "_held", "_held_bytes",
+                 "_parser", "_reading", "_receiving", "_requests", "_scheme", "_scopes", "_server",
                  "_timeouts", "_tls", "_url", "blocked", "loop", "paused", "slow_request", "state", "transport")  # fmt: skip
 
     def __init__(self, state: ServerState) -> None:
@@ -84,14 +86,16 @@ class HttpProtocol(asyncio.Protocol):
         self.slow_request: HttpRequest | None = None
         self.state, self._timeouts = state, state.timeouts
         self._parser = httptools.HttpRequestParser(self)
+        self._reading: Reading = "request"
         self._url = b""
         self._headers: list[Header] = []
-        self._expects = self._in_head = False
+        self._expects = False
         self._head_bytes = 0
         """Bytes of a head that has not ended, or of what surrounds a body (chunk sizes, a trailer)."""
         self._bare = False
         """The data that is being read has nothing else in it."""
         self._receiving: HttpRequest | None = None
+        """The request whose body is read."""
         self._requests: deque[HttpRequest] = deque()
         """Those without a complete response, oldest first; the first is being answered."""
         self._scopes: deque[AsgiScope] = deque()
@@ -101,8 +105,6 @@ class HttpProtocol(asyncio.Protocol):
         self._held_bytes = 0
         self.paused = False
         """Reading is paused, because the buffers are full."""
-        self._ignoring = False
-        """What the client still sends is ignored."""
         self._context = copy_context()
         """The context of every request: not that of the request before it."""
 
@@ -127,7 +129,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timeouts.forget(self)
-        state, self._ignoring = self.state, True
+        self._stop_reading()
+        state = self.state
         state.open.discard(self)
         state.connections.count(-1)
         if not state.open:
@@ -136,7 +139,7 @@ class HttpProtocol(asyncio.Protocol):
             self._unblock()
         for request in self._requests:
             request.lose()
-        self._receiving = self.slow_request = None
+        self.slow_request = None
         self._requests.clear()
         self._scopes.clear()
         self.transport.close()
@@ -144,7 +147,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         unread: list[bytes | memoryview] = [data]
-        while unread and not self._ignoring:
+        while unread and self._reading != "nothing":
             piece = unread.pop()
             self._bare = True
             try:
@@ -159,7 +162,7 @@ class HttpProtocol(asyncio.Protocol):
                 cause = error.__context__
                 self._refuse(cause.status if isinstance(cause, BadRequest) else 400)
             else:
-                if self._bare and (self._in_head or self._receiving is not None):
+                if self._bare and self._reading in ("head", "body"):
                     self._head_bytes += len(piece)
                     if self._head_bytes > self.state.limits.max_head:
                         self._refuse(431)
@@ -173,9 +176,9 @@ class HttpProtocol(asyncio.Protocol):
             return False  # TLS in Python cannot be half closed
         for request in self._requests:
             request.half_closed = True
-        if self._in_head or self._receiving is not None:
+        if self._reading in ("head", "body"):
             self._refuse(400)
-        self._ignoring = True
+        self._stop_reading()
         if self._requests and self._requests[0] is not self.slow_request:
             self._requests[-1].keep_alive = False
             self._timeouts.half_closed(self)
@@ -220,20 +223,24 @@ class HttpProtocol(asyncio.Protocol):
     # -- the parser --------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._url, self._headers = b"", []
-        self._expects, self._in_head = False, True
+        if self._reading != "nothing":
+            self._reading = "head"
+        self._url, self._headers, self._expects = b"", [], False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:
+        if self._reading == "head":  # not in a trailer
             name = name.lower()
             self._headers.append((name, value))
             if name == b"expect" and value.strip(b" \t").lower() == b"100-continue":
                 self._expects = True
 
     def on_headers_complete(self) -> None:
+        # It came together with the end of a body after which the connection closes.
+        if self._reading == "nothing":
+            return
         parser = self._parser
         method = parser.get_method()
         if parser.should_upgrade():
@@ -243,8 +250,7 @@ class HttpProtocol(asyncio.Protocol):
         self._timeouts.head_received(self)
         version = parser.get_http_version()
         check_head(self._url, self._headers, version, self.state.limits.max_head)
-        self._in_head = self._bare = False
-        self._head_bytes = 0
+        self._reading, self._bare, self._head_bytes = "body", False, 0
         target = self._url
         # A query may have a credential in it, which is not to stay in memory.
         cached = len(target) <= MAX_CACHED_TARGET_BYTES and b"?" not in target
@@ -293,14 +299,19 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._bare, self._head_bytes = False, 0
-        request, self._receiving = self._receiving, None
+        request = self._receiving
         if request is not None:
+            self._reading, self._receiving = "request", None
             request.more = request.expects = False
             if request.waiter is not None:
                 request.wake()
             if request.done and not request.keep_alive:
-                self._ignoring = True
+                self._stop_reading()
                 self.close()
+
+    def _stop_reading(self) -> None:
+        """Ignore what the client still sends."""
+        self._reading, self._receiving = "nothing", None
 
     # -- requests and responses --------------------------------------------------------------------------------
 
@@ -318,12 +329,13 @@ class HttpProtocol(asyncio.Protocol):
         if request.waiter is not None:
             request.wake()
         self._requests.remove(request)
-        if request.more and not request.keep_alive and not self._ignoring and not self._requests:
+        reading = self._reading != "nothing"
+        if request.more and not request.keep_alive and reading and not self._requests:
             # a client that is still sending its body would not read a response that ends with the connection
             self._pause_or_resume()
             self._timeouts.head_expected(self)
-        elif not request.keep_alive or (self._ignoring and not self._requests):
-            self._ignoring = True
+        elif not request.keep_alive or not (reading or self._requests):
+            self._stop_reading()
             self.close()
         elif self.transport.is_closing():
             return
@@ -351,8 +363,13 @@ class HttpProtocol(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _refuse(self, status: int) -> None:
-        """Refuse what is not a request, or not the body of one. Requests before it get their responses."""
-        self._ignoring, receiving = True, self._receiving
+        """Refuse what is not a request, or not the body of one. Requests before it get their responses.
+
+        The client may still send what belongs to it. It is read and dropped until the client has closed its side: else the connection
+        would be reset, and the client might not get the response.
+        """
+        receiving = self._receiving
+        self._stop_reading()
         if receiving is not None:
             receiving.lose()
             if receiving.started:
@@ -365,7 +382,16 @@ class HttpProtocol(asyncio.Protocol):
         if not self.transport.is_closing():
             phrase = status_and_headers(status, ((b"content-length", b"0"), (b"connection", b"close")))
             self.write(phrase + b"\r\n")
-            self.close()
+            self._flush()
+            reads = status != HTTPStatus.REQUEST_TIMEOUT and not self.transport.get_write_buffer_size()
+            if self._tls is not None or not reads:
+                self.close()
+                return
+            if self.paused:
+                self.paused = False
+                self.transport.resume_reading()
+            self.transport.write_eof()
+            self._timeouts.head_expected(self)
 
     # -- `limits.Peer` -----------------------------------------------------------------------------------------
 
@@ -374,6 +400,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def unread_bytes(self) -> int:
         return self.transport.get_write_buffer_size() + self._held_bytes
+
+    def end_head(self) -> None:
+        if self._reading == "head":
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        else:
+            self.close()
 
     def close(self) -> None:
         self._flush()
@@ -453,7 +485,7 @@ class HttpRequest:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    # -- the short path (`exchange.Direct`) ---------------------------------------------------------------------
+    # -- the short path (`asgi.Direct`) ---------------------------------------------------------------------
 
     def mark_slow(self) -> None:
         if not self.done:
@@ -514,7 +546,7 @@ class HttpRequest:
         else:
             self.write(message.get("body", b""), more=message.get("more_body", False))
 
-    # -- a response in pieces, for ASGI and for `exchange.Direct` ------------------------------------------------
+    # -- a response in pieces, for ASGI and for `asgi.Direct` ------------------------------------------------
 
     def start(self, status: int, headers: list[Header]) -> bool:
         if self._connection.blocked is not None:
@@ -603,6 +635,8 @@ def check_head(target: bytes, headers: Sequence[Header], version: str, max_bytes
         size += len(name) + len(value) + 4
         if name == b"host":
             hosts += 1
+            if len(value) > MAX_HOST_BYTES or not _is_host(value.strip(b" \t")):
+                raise BadRequest
         elif name == b"transfer-encoding" and (value.strip(b" \t").lower() != b"chunked" or version == "1.0"):
             raise BadRequest
     if size > max_bytes:
@@ -611,6 +645,11 @@ def check_head(target: bytes, headers: Sequence[Header], version: str, max_bytes
         raise BadRequest(505)
     if hosts != 1 and (hosts or version != "1.0"):
         raise BadRequest
+
+
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+_is_host = lru_cache(256)(_HOST.fullmatch)
+"""A name, an address, perhaps a port; or nothing."""
 
 
 def check_target(target: bytes, method: bytes, headers: Sequence[Header]) -> None:

@@ -20,6 +20,7 @@ from email.utils import formatdate
 from functools import partial
 from types import FrameType
 
+from dragoman.errors import A2AError
 from dragoman.server.http1.protocol import Asgi, HttpProtocol, ServerState
 from dragoman.server.limits import Connections, Limits
 
@@ -103,6 +104,9 @@ class HttpServer:
         with _handle(signals, asyncio.get_running_loop(), stop):
             try:
                 await self.start()
+            except A2AError as error:  # something it needs is away
+                logger.error("startup failed: %s", error.message)
+                raise SystemExit(1) from None
             except Exception:
                 logger.exception("startup failed")
                 raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is, and how it is reached."""
+"""The URL of a PostgreSQL database, the connection to it, and the errors of a connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncpg
 Connection: TypeAlias = asyncpg.Connection
 PostgresError = asyncpg.PostgresError
 
-GONE = (
+UNAVAILABLE_ERRORS = (
     OSError,  # a timeout is one, too
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -20,26 +20,27 @@ GONE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-"""The database is away, or is another one now. It may be back in a moment."""
+"""The database does not answer, or is another server now. It may be back in a moment."""
 
-DAMAGED = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
-"""What is stored cannot be read, now or later."""
-CONFUSED = (asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What the library may say of a connection that broke at the wrong moment."""
+CORRUPTION_ERRORS = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
+"""Stored data is damaged: it cannot be read, now or later."""
+BROKEN_CONNECTION_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg may raise for a connection that broke at the wrong moment."""
 
-REACHED = 5.0
-"""Seconds in which a database that is there lets us in."""
-LONGEST = 30.0
-"""Seconds after which nobody believes that an answer will come."""
-HOUR = 3600.0
-"""And for what may take its time."""
+CONNECT_SECONDS = 5.0
+"""How long a connection may take to open."""
+COMMAND_SECONDS = 30.0
+"""How long a statement may take."""
+LONG_COMMAND_SECONDS = 3600.0
+"""How long a statement may take that changes many rows: a migration, a purge, a copy."""
 
-_CACHE = "statement_cache_size"
-_SAY = "a database is postgresql://host:5432/database; write signs like @, / and # in a password as %40, %2F and %23"
+_CACHE_OPTION = "statement_cache_size"
+"""Our own option in a URL."""
+_URL_HELP = "a database is postgresql://host:5432/database; write signs like @, / and # in a password as %40, %2F and %23"
 
 
 class PostgresAddress:
-    """A url of a database, as asyncpg takes it, and our own words in it.
+    """The URL of a database: `dsn` as asyncpg takes it, without our own option, and its value (`cache`).
 
     `?statement_cache_size=0` is for a pgbouncer that gives each transaction another connection: nothing is prepared then.
     """
@@ -47,17 +48,17 @@ class PostgresAddress:
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
-            sound = all(map(_sound, parts.netloc.rpartition("@")[2].split(",")))
-        except ValueError:  # which may show the url, and a password in it
-            raise ValueError(_SAY) from None
-        if not sound or parts.fragment:
-            raise ValueError(_SAY)
-        words = parse_qsl(parts.query, keep_blank_values=True)
-        ours = dict(words).get(_CACHE, "100")
-        if not ours.isdecimal():
-            raise ValueError(f"{_CACHE} is a number")
-        self.cache = int(ours)
-        rest = [(name, value) for name, value in words if name != _CACHE]
+            valid = all(map(_is_valid_host, parts.netloc.rpartition("@")[2].split(",")))
+        except ValueError:  # its text may show the URL, with a password in it
+            raise ValueError(_URL_HELP) from None
+        if not valid or parts.fragment:
+            raise ValueError(_URL_HELP)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        cache = dict(options).get(_CACHE_OPTION, "100")
+        if not cache.isdecimal():
+            raise ValueError(f"{_CACHE_OPTION} is a number")
+        self.cache = int(cache)
+        rest = [(name, value) for name, value in options if name != _CACHE_OPTION]
         self.dsn = urlunsplit(parts._replace(query=urlencode(rest, safe="/,:")))
 
     async def connect(self) -> Connection:
@@ -65,17 +66,16 @@ class PostgresAddress:
             return await asyncpg.connect(
                 self.dsn,
                 statement_cache_size=self.cache,
-                timeout=REACHED,
-                command_timeout=LONGEST,
-                server_settings={"application_name": "dragoman"},  # a pooler takes no other
+                timeout=CONNECT_SECONDS,
+                command_timeout=COMMAND_SECONDS,
+                server_settings={"application_name": "dragoman"},  # poolers accept no other setting
             )
         except asyncpg.InterfaceError:
             raise
-        except (ValueError, OverflowError) as error:  # of words in the url, or in the environment
-            raise asyncpg.ClientConfigurationError(f"{_SAY} ({type(error).__name__})") from None
+        except (ValueError, OverflowError) as error:  # an option in the URL or in the environment is wrong
+            raise asyncpg.ClientConfigurationError(f"{_URL_HELP} ({type(error).__name__})") from None
 
 
-def _sound(host: str) -> bool:
-    """Whether a server can be there. It may be named elsewhere: in `?host=`, or in the environment."""
-    port = urlsplit(f"//{host}").port  # raises ValueError
-    return port != 0
+def _is_valid_host(host: str) -> bool:
+    """True unless the port is 0. The host may be empty: `?host=` or the environment names it. Raises `ValueError`."""
+    return urlsplit(f"//{host}").port != 0

@@ -1,13 +1,13 @@
-"""What one transaction does for many: a few statements look, Python decides, a few statements write.
+"""One transaction for many jobs on logs: a few statements read, Python decides, a few statements write.
 
-The rows of all tasks are locked first and in the order of their keys, so that two nodes wait for each other but never in a
-circle. Then each job is a change to a row in memory and perhaps an answer like `LeaseLost`, which leaves nothing behind.
+The rows of all tasks are locked first, in the order of their keys, so that two nodes cannot wait for each other in a circle.
+Then each job changes a row in memory, or ends with an error such as `LeaseLost`, which writes nothing.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from random import randrange
 from typing import Any
@@ -16,29 +16,30 @@ from msgspec import Struct
 
 from dragoman.engine.protocols import Lease, LeaseLost, NewMail, TaskExists
 from dragoman.engine.push_configs import StoredPushConfig
-from dragoman.engine.records import Cancel, Mail, Record, Snapshot, pack
+from dragoman.engine.records import Cancel, Mail, Record, pack
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.transition import Append, Create, Deliver, Settle, TaskRow, decide, visible
 from dragoman.errors import InvalidParams, TaskClosed, TaskNotFound
 from dragoman.model.ops import Scope
-from dragoman.model.task import TaskState
-from dragoman.stores.postgres import push_queue as webhooks
+from dragoman.stores.postgres import push_queue
 from dragoman.stores.postgres.address import Connection
+from dragoman.stores.rows import DEDUPE_SECONDS, read_task_row
 
-DAY = 24 * 60 * 60.0
-"""How long a key is remembered."""
-
-_SLOTS = 16
-_GUARD = "select pg_advisory_xact_lock(n) from unnest($1::bigint[]) as n"
+_COUNT_SLOTS = 16
+"""Rows of `counts` for one scope and state. Transactions that add to different ones do not wait for each other."""
+_LOCK_KEYS = "select pg_advisory_xact_lock(n) from unnest($1::bigint[]) as n"
 _SEEN = """
 select scope, dedupe, seen.key, seen.seq from dragoman.seen join unnest($1::integer[], $2::text[]) as n(scope, dedupe)
 using (scope, dedupe) where at > dragoman.clock() - $3::double precision
 and exists (select 1 from dragoman.tasks where tasks.key = seen.key)
 """
 _CREATE = """
-insert into dragoman.tasks (scope, id, context, updated, state, reply, webhooks, seq, mail, node, fence, attempt, size)
-select scope, id, context, updated, 'TASK_STATE_SUBMITTED', reply, webhooks, 1, 1, node, claims, claims, size
-from unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[], $7::text[], $8::integer[],
-$9::bigint[]) with ordinality as n(scope, id, context, updated, reply, webhooks, node, claims, size, place) order by place
+insert into dragoman.tasks
+(scope, id, context, reply, size, seq, mail, state, updated, ready, node, fence, attempt, webhooks)
+select scope, id, context, reply, size, seq, mail, state, updated, ready, node, fence, attempt, webhooks
+from unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::bigint[], $6::integer[], $7::integer[], $8::text[],
+$9::text[], $10::boolean[], $11::text[], $12::integer[], $13::integer[], $14::boolean[]) with ordinality
+as n(scope, id, context, reply, size, seq, mail, state, updated, ready, node, fence, attempt, webhooks, place) order by place
 on conflict (scope, id) do nothing returning scope, id, key
 """
 _KEYS = """
@@ -70,28 +71,42 @@ on conflict (scope, dedupe) do update set key = excluded.key, seq = excluded.seq
 """
 
 
-class Job(Struct):
-    """Mail for a task, which may be a `new` one. With a `lease`: its output, and with `mail_read` the end of it."""
+class DeliverJob(Struct):
+    """A message or a cancel for a task. With `node`, that node gets the lease if no node holds it."""
 
     scope: Scope
     number: int
-    """The database's own name for the scope."""
+    """The database's key of the scope."""
     task: str
-    new: bool = False
-    context: str = ""
-    mail: Mail | Cancel | None = None
+    mail: Mail | Cancel
     dedupe: str = ""
     node: str = ""
     webhook: StoredPushConfig | None = None
-    lease: Lease | None = None
-    records: Sequence[Record] = ()
+
+
+class CreateJob(DeliverJob, kw_only=True):
+    """The first message of a new task."""
+
+    mail: Mail
+    context: str
+
+
+class OutputJob(Struct):
+    """Output of the holder of a lease; with `mail_read`, also its settlement."""
+
+    lease: Lease
+    records: Sequence[Record]
     mail_read: int | None = None
 
 
-class Outcome(Struct):
-    """What a job came to. `records` is what it added to the log of the task `key`, up to `seq`."""
+LogJob = DeliverJob | OutputJob
+"""A write to the log of a task; a `CreateJob` is a `DeliverJob`."""
 
-    job: Job
+
+class LogResult(Struct):
+    """The result of a job. `records` were added to the log of the task `key`, up to record `seq`."""
+
+    job: LogJob
     key: int
     seq: int
     records: Sequence[Record] = ()
@@ -99,32 +114,20 @@ class Outcome(Struct):
     duplicate: bool = False
     unclaimed: bool = False
     """No node has the task: it waits for one."""
-    news: bool = False
-    """Somebody is to be told of it."""
+    notifies: bool = False
+    """A webhook is to be notified."""
     snapshot: Snapshot | None = None
-    """The task after this job, if its snapshot is kept."""
+    """The task after this job, if its snapshot is cached."""
 
 
-class _Held:
-    """A task's row, locked by us, and what this transaction makes of it."""
+class _LockedTask:
+    """A task's row, which this transaction has locked: as it was, and as it will be."""
 
-    __slots__ = ("key", "scope", "reply", "row", "was", "size", "changed")
+    __slots__ = ("key", "scope", "reply", "row", "before", "size", "changed")
 
     def __init__(self, values: Sequence[Any]) -> None:
-        key, seq, mail, state, updated, done, ready, node, fence, attempt, push, size, scope, reply = values
-        self.key, self.scope, self.reply, self.size = key, scope, reply, size
-        self.row = self.was = TaskRow(
-            seq=seq,
-            mail=mail,
-            state=TaskState(state),
-            updated=updated,
-            done=done,
-            ready=ready,
-            node=node or "",
-            fence=fence,
-            attempt=attempt,
-            push=push,
-        )
+        self.key, *columns, self.size, self.scope, self.reply = values
+        self.row = self.before = read_task_row(columns)
         self.changed = False
 
     def values(self) -> tuple[Any, ...]:
@@ -133,105 +136,124 @@ class _Held:
                 row.fence, row.attempt, row.push, self.size)  # fmt: skip
 
 
-async def perform(db: Connection, jobs: Sequence[Job]) -> tuple[list[Outcome | Exception], str | None]:
-    """Do all `jobs`, in order: what each came to, and the name of the transaction if they wrote anything.
+class _NewTask:
+    """A task that this transaction inserts."""
 
-    No two of them have the same key to be known by.
+    __slots__ = ("job", "message", "row", "body")
+
+    def __init__(self, job: CreateJob) -> None:
+        self.job, self.message = job, Record("message", job.mail)
+        create = Create(self.message, job.mail.at, job.node, push=job.webhook is not None)
+        self.row = decide(TaskRow(), create).row
+        self.body = pack((self.message,))
+
+    def values(self) -> tuple[Any, ...]:
+        job, row = self.job, self.row
+        return (job.number, job.task, job.context, job.mail.reply, len(self.body), row.seq, row.mail, row.state.value,
+                row.updated, row.ready, row.node or None, row.fence, row.attempt, row.push)  # fmt: skip
+
+
+async def perform(db: Connection, jobs: Sequence[LogJob]) -> tuple[list[LogResult | Exception], str | None]:
+    """Do all `jobs`, in order. Returns the result of each, and the id of the transaction if it wrote anything.
+
+    No two of them may have the same idempotency key.
     """
     batch = _Batch(db, jobs)
     return await batch.perform(), batch.xid
 
 
 class _Batch:
-    def __init__(self, db: Connection, jobs: Sequence[Job]) -> None:
+    def __init__(self, db: Connection, jobs: Sequence[LogJob]) -> None:
         self._db, self._jobs = db, jobs
         self.xid: str | None = None
-        self._rows: dict[int, _Held] = {}
+        self._tasks: dict[int, _LockedTask] = {}
         self._log: list[tuple[int, int, bytes]] = []
+        """Rows to insert: the task's key, the last record, and the records."""
         self._counts: dict[tuple[int, str], int] = {}
         """By how much the number of tasks of a scope in a state changes."""
         self._seen: list[tuple[int, str, int, int]] = []
-        self._marks: dict[int, int] = {}
-        self._webhooks: list[tuple[int, StoredPushConfig, int]] = []
-        """To be kept: the task's key, the webhook, and where it begins."""
-        self._others: dict[int, dict[str, StoredPushConfig]] = {}
-        """The webhooks of a task that is to have another one."""
+        """Idempotency keys to remember: the scope, the idempotency key, and the task's key and record."""
+        self._notifications: dict[int, int] = {}
+        """By the task's key, the last record that its webhooks are to be notified of."""
+        self._new_webhooks: list[tuple[int, StoredPushConfig, int]] = []
+        """To be stored: the task's key, the webhook, and the record at which it begins."""
+        self._webhooks_there: dict[int, dict[str, StoredPushConfig]] = {}
+        """The webhooks of each task that gets another one."""
 
-    async def perform(self) -> list[Outcome | Exception]:
-        outcomes: dict[int, Outcome | Exception] = await self._duplicates()
-        creating = [(i, job) for i, job in enumerate(self._jobs) if job.new and i not in outcomes]
-        outcomes |= await self._create(creating)
-        mail = [job for i, job in enumerate(self._jobs) if job.lease is None and i not in outcomes]
-        keys = await self._keys(mail)
-        await self._lock({*keys.values(), *(job.lease.key for job in self._jobs if job.lease is not None)})
-        self._others = await webhooks.of_tasks(
-            self._db,
-            [keys[job.number, job.task] for job in mail if job.webhook and (job.number, job.task) in keys],
+    async def perform(self) -> list[LogResult | Exception]:
+        outcomes: dict[int, LogResult | Exception] = await self._find_duplicates()
+        outcomes |= await self._create(
+            {i: job for i, job in enumerate(self._jobs) if isinstance(job, CreateJob) and i not in outcomes}
         )
-        for i, job in enumerate(self._jobs):
-            if i not in outcomes:
-                try:
-                    if job.lease is not None:
-                        outcomes[i] = self._append(job, job.lease)
-                    else:
-                        outcomes[i] = self._deliver(job, keys.get((job.number, job.task), 0))
-                except (LeaseLost, NewMail, TaskNotFound, TaskClosed, InvalidParams) as answer:
-                    outcomes[i] = answer
+        waiting = {i: job for i, job in enumerate(self._jobs) if i not in outcomes}
+        keys = await self._lock(waiting.values())
+        for i, job in waiting.items():
+            try:
+                if isinstance(job, OutputJob):
+                    outcomes[i] = self._add_output(job)
+                else:
+                    outcomes[i] = self._add_mail(job, keys.get((job.number, job.task), 0))
+            except (LeaseLost, NewMail, TaskNotFound, TaskClosed, InvalidParams) as answer:
+                outcomes[i] = answer
         await self._write()
         return [outcomes[i] for i in range(len(self._jobs))]
 
-    async def _duplicates(self) -> dict[int, Outcome | Exception]:
-        """What was delivered before. Two nodes that hear the same at the same time come here one after the other."""
-        keyed = {(job.number, job.dedupe): i for i, job in enumerate(self._jobs) if job.dedupe}
+    async def _find_duplicates(self) -> dict[int, LogResult | Exception]:
+        """Deliveries that repeat an earlier one. Two nodes that get the same message at the same time do this one after the other."""
+        keyed = {
+            (job.number, job.dedupe): i
+            for i, job in enumerate(self._jobs)
+            if isinstance(job, DeliverJob) and job.dedupe
+        }
         if not keyed:
             return {}
-        await self._db.fetch(_GUARD, sorted(_guard(*name) for name in keyed))
-        rows = await self._db.fetch(_SEEN, *_columns(keyed, 2), DAY)
+        await self._db.fetch(_LOCK_KEYS, sorted(_lock_number(*name) for name in keyed))
+        rows = await self._db.fetch(_SEEN, *_columns(keyed, 2), DEDUPE_SECONDS)
         return {
-            i: Outcome(self._jobs[i], key, seq, duplicate=True)
+            i: LogResult(self._jobs[i], key, seq, duplicate=True)
             for scope, dedupe, key, seq in rows
             for i in (keyed[scope, dedupe],)
         }
 
-    async def _create(self, jobs: Sequence[tuple[int, Job]]) -> dict[int, Outcome | Exception]:
+    async def _create(self, jobs: dict[int, CreateJob]) -> dict[int, LogResult | Exception]:
         if not jobs:
             return {}
-        rows = [
-            (job.number, job.task, job.context, job.mail.at, job.mail.reply, job.webhook is not None, job.node or None,
-             1 if job.node else 0, len(pack((Record("message", job.mail),))))
-            for _, job in jobs
-            if isinstance(job.mail, Mail)
-        ]  # fmt: skip
-        made = {(scope, id): key for scope, id, key in await self._db.fetch(_CREATE, *_columns(rows, 9))}
-        outcomes: dict[int, Outcome | Exception] = {}
-        for i, job in jobs:
-            key = made.pop((job.number, job.task), None)  # the first of those who want the same id
+        new = {i: _NewTask(job) for i, job in jobs.items()}
+        rows = [each.values() for each in new.values()]
+        made = {(scope, id): key for scope, id, key in await self._db.fetch(_CREATE, *_columns(rows, 14))}
+        outcomes: dict[int, LogResult | Exception] = {}
+        for i, each in new.items():
+            job, row, message = each.job, each.row, each.message
+            key = made.pop((job.number, job.task), None)  # the first job for this id
             if key is None:
                 outcomes[i] = TaskExists(job.task)
                 continue
-            assert isinstance(job.mail, Mail)
-            message = Record("message", job.mail)
-            made_row = decide(TaskRow(), Create(message, job.mail.at, job.node)).row
-            lease = Lease(job.scope, job.task, key, made_row.fence, made_row.attempt) if job.node else None
-            self._count(job.number, made_row.state.value, job.mail.reply, 1)
-            outcomes[i] = self._accepted(job, key, message, lease, unclaimed=not job.node)
+            lease = Lease(job.scope, job.task, key, row.fence, row.attempt) if job.node else None
+            self._count(job.number, row.state.value, job.mail.reply, 1)
+            self._log.append((key, row.seq, each.body))
+            outcomes[i] = self._finish_delivery(job, key, message, lease, row)
         return outcomes
 
-    async def _keys(self, jobs: Sequence[Job]) -> dict[tuple[int, str], int]:
-        if not jobs:
-            return {}
-        names = {(job.number, job.task) for job in jobs}
-        return {(scope, id): key for scope, id, key in await self._db.fetch(_KEYS, *_columns(names, 2))}
+    async def _lock(self, jobs: Collection[LogJob]) -> dict[tuple[int, str], int]:
+        """Lock the tasks of these jobs, and load what is needed of them. Returns the keys of those that get mail, by scope and id."""
+        mail = [job for job in jobs if isinstance(job, DeliverJob)]
+        keys: dict[tuple[int, str], int] = {}
+        if mail:
+            names = {(job.number, job.task) for job in mail}
+            keys = {(scope, id): key for scope, id, key in await self._db.fetch(_KEYS, *_columns(names, 2))}
+        locked = {*keys.values(), *(job.lease.key for job in jobs if isinstance(job, OutputJob))}
+        if locked:
+            self._tasks = {row[0]: _LockedTask(row) for row in await self._db.fetch(_LOCK, sorted(locked))}
+        with_webhook = [(job.number, job.task) for job in mail if job.webhook]
+        self._webhooks_there = await push_queue.find_webhooks(
+            self._db, [keys[name] for name in with_webhook if name in keys]
+        )
+        return keys
 
-    async def _lock(self, keys: set[int]) -> None:
-        if keys:
-            self._rows = {row[0]: _Held(row) for row in await self._db.fetch(_LOCK, sorted(keys))}
-
-    def _deliver(self, job: Job, key: int) -> Outcome:
-        held = self._rows.get(key)
+    def _add_mail(self, job: DeliverJob, key: int) -> LogResult:
+        held = self._tasks.get(key)
         if held is None:
             raise TaskNotFound(job.task)
-        assert job.mail is not None
         message = isinstance(job.mail, Mail)
         record = Record("message" if message else "cancel", job.mail)
         at = job.mail.at if isinstance(job.mail, Mail) else ""
@@ -239,28 +261,18 @@ class _Batch:
             held.row, Deliver(job.task, record, at, job.node, job.webhook is not None, held.reply)
         )
         if job.webhook is not None:
-            others = self._others.setdefault(key, {})
-            job.webhook = webhooks.checked(others, job.webhook)
-            others[job.webhook.config.id] = job.webhook
+            there = self._webhooks_there.setdefault(key, {})
+            job.webhook = push_queue.check_webhook(there, job.webhook)
+            there[job.webhook.config.id] = job.webhook
         row = held.row = decision.row
         held.changed = True
+        held.size += self._add_to_log(key, (record,))
         lease = Lease(job.scope, job.task, key, row.fence, row.attempt) if decision.leased else None
-        done = self._accepted(job, key, record, lease, unclaimed=not row.node)
-        held.size += len(self._log[-1][2])
-        return done
+        return self._finish_delivery(job, key, record, lease, row)
 
-    def _accepted(
-        self, job: Job, key: int, record: Record, lease: Lease | None, *, unclaimed: bool
-    ) -> Outcome:
-        self._log.append((key, record.seq, pack((record,))))
-        if job.dedupe:
-            self._seen.append((job.number, job.dedupe, key, record.seq))
-        if job.webhook is not None:
-            self._webhooks.append((key, job.webhook, record.seq))
-        return Outcome(job, key, record.seq, (record,), lease, unclaimed=unclaimed)
-
-    def _append(self, job: Job, lease: Lease) -> Outcome:
-        held, records = self._rows.get(lease.key), job.records
+    def _add_output(self, job: OutputJob) -> LogResult:
+        lease, records = job.lease, job.records
+        held = self._tasks.get(lease.key)
         if held is None:
             raise LeaseLost(lease.task)
         if job.mail_read is None:
@@ -269,47 +281,60 @@ class _Batch:
             decision = decide(held.row, Settle(lease.task, lease.fence, records, job.mail_read))
         held.row, held.changed = decision.row, True
         if records:
-            body = pack(records)
-            held.size += len(body)
-            self._log.append((held.key, held.row.seq, body))
+            held.size += self._add_to_log(held.key, records)
         if decision.notify:
-            self._marks[held.key] = decision.notify
-        return Outcome(job, held.key, held.row.seq, records, news=bool(decision.notify))
+            self._notifications[held.key] = decision.notify
+        return LogResult(job, held.key, held.row.seq, records, notifies=bool(decision.notify))
+
+    def _add_to_log(self, key: int, records: Sequence[Record]) -> int:
+        """Add records that are numbered. Returns their bytes."""
+        body = pack(records)
+        self._log.append((key, records[-1].seq, body))
+        return len(body)
+
+    def _finish_delivery(
+        self, job: DeliverJob, key: int, record: Record, lease: Lease | None, row: TaskRow
+    ) -> LogResult:
+        if job.dedupe:
+            self._seen.append((job.number, job.dedupe, key, record.seq))
+        if job.webhook is not None:
+            self._new_webhooks.append((key, job.webhook, record.seq))
+        return LogResult(job, key, record.seq, (record,), lease, unclaimed=not row.node)
 
     def _count(self, scope: int, state: str, reply: bool, n: int) -> None:
         if visible(state, reply):
             self._counts[scope, state] = self._counts.get((scope, state), 0) + n
 
     async def _write(self) -> None:
-        changed = [held for held in self._rows.values() if held.changed]
+        changed = [held for held in self._tasks.values() if held.changed]
         for held in changed:
-            if held.row.state is not held.was.state:
-                self._count(held.scope, held.was.state.value, held.reply, -1)
+            if held.row.state is not held.before.state:
+                self._count(held.scope, held.before.state.value, held.reply, -1)
                 self._count(held.scope, held.row.state.value, held.reply, 1)
         if changed or self._log:
             self.xid = await self._db.fetchval(
                 _WRITE,
                 *_columns([held.values() for held in changed], 12),
                 *_columns(self._log, 3),
-                *_columns([(*which, n) for which, n in self._counts.items() if n], 3),
+                *_columns([(scope, state, n) for (scope, state), n in self._counts.items() if n], 3),
                 SLOT,
             )
         if self._seen:
             await self._db.execute(_REMEMBER, *_columns(self._seen, 4))
-        for key, webhook, begins in self._webhooks:
-            await webhooks.keep(self._db, key, webhook, cursor=begins, last=begins)
-        if self._marks:
-            await webhooks.mark(self._db, self._marks)
+        for key, webhook, begins in self._new_webhooks:
+            await push_queue.put_webhook(self._db, key, webhook, cursor=begins, last=begins)
+        if self._notifications:
+            await push_queue.notify_webhooks(self._db, self._notifications)
 
 
-def _slot() -> int:
-    """The rows of `counts` that this process adds to. Nodes that share one only wait for each other."""
-    return randrange(_SLOTS)
+def _choose_slot() -> int:
+    return randrange(_COUNT_SLOTS)
 
 
-SLOT = _slot()
+SLOT = _choose_slot()
+"""The row of `counts` that this process adds to."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: globals().update(SLOT=_slot()))
+    os.register_at_fork(after_in_child=lambda: globals().update(SLOT=_choose_slot()))
 
 
 def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -317,7 +342,7 @@ def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
-def _guard(scope: int, dedupe: str) -> int:
-    """The lock of a key: two may share one, and then only wait for each other."""
+def _lock_number(scope: int, dedupe: str) -> int:
+    """The number of an idempotency key's lock. Two keys may share one: then their transactions wait for each other."""
     digest = blake2b(f"{scope} {dedupe}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.engine.protocols import SEARCH_WEIGHTS, RegisteredAgent, SearchText
-from dragoman.stores.common import is_prefix, plain_words, query_words
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database, fits
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.text import is_storable
+from dragoman.stores.search_words import finds_longer_words, split_query, split_text
 
 _COLUMNS = "select tenant, name, url, due, body from dragoman.catalogue_agents"
 _ALL = f"{_COLUMNS} order by name, tenant"
-_TURN = "lock table dragoman.catalogue_agents in share row exclusive mode"
+_LOCK_TABLE = "lock table dragoman.catalogue_agents in share row exclusive mode"
 _REGISTER = """
 insert into dragoman.catalogue_agents (tenant, name, url, due, body) select $1, $2, $3, $4, $5
 where (select count(*) from dragoman.catalogue_agents) < $6 on conflict do nothing returning true
@@ -63,33 +64,27 @@ class PostgresCatalogue:
         return [_agent(row) for row in rows]
 
     async def register(self, agent: RegisteredAgent, *, limit: int) -> bool:
-        if not fits(agent.tenant, agent.name, agent.url):
+        if not is_storable(agent.tenant, agent.name, agent.url):
             return False
 
         async def work(db: Connection) -> bool:
-            await db.execute(_TURN)  # or two could both be the last that there is room for
+            await db.execute(_LOCK_TABLE)  # without it, two nodes could both add the last agent
             return bool(await db.fetchval(_REGISTER, *_values(agent), agent.due, agent.body, limit))
 
         return await self._database.write(work)
 
     async def unregister(self, tenant: str, name: str) -> bool:
-        async def work(db: Connection) -> bool:
-            return bool(await db.fetchval(_UNREGISTER, tenant, name))
-
-        return fits(tenant, name) and await self._database.write(work)
+        if not is_storable(tenant, name):
+            return False
+        return bool(await self._database.write(lambda db: db.fetchval(_UNREGISTER, tenant, name)))
 
     async def take_due(self, now: float, until: float, *, limit: int) -> Sequence[RegisteredAgent]:
-        async def work(db: Connection) -> list[Any]:
-            return list(await db.fetch(_TAKE, now, until, limit))
-
-        taken = [_agent(row) for row in await self._database.write(work)]
-        return sorted(taken, key=lambda agent: agent.due)
+        taken = await self._database.write(lambda db: db.fetch(_TAKE, now, until, limit))
+        return sorted(map(_agent, taken), key=lambda agent: agent.due)
 
     async def update(self, agent: RegisteredAgent) -> bool:
-        async def work(db: Connection) -> bool:
-            return bool(await db.fetchval(_UPDATE, *_values(agent), agent.due, agent.body))
-
-        return await self._database.write(work)
+        values = (*_values(agent), agent.due, agent.body)
+        return bool(await self._database.write(lambda db: db.fetchval(_UPDATE, *values)))
 
     async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
         columns: list[list[str]] = [list(texts), [], [], [], []]
@@ -97,28 +92,22 @@ class PostgresCatalogue:
             for column, member in zip(
                 columns[1:], (text.name, text.tags, text.skills, text.about), strict=True
             ):
-                column.append(" ".join(plain_words(member)))
+                column.append(" ".join(split_text(member)))
 
-        async def work(db: Connection) -> None:
-            await db.execute(_PUT, now, *columns)
-
-        await self._database.write(work)
+        await self._database.write(lambda db: db.execute(_PUT, now, *columns))
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
-        words = query_words(query)
+        words = split_query(query)
         if not words or not among:
             return ()
-        asked = [f"'{word}':{'*' if is_prefix(word) else ''}" for word in words]
+        asked = [f"'{word}':{'*' if finds_longer_words(word) else ''}" for word in words]
         any_word = " | ".join(each.removesuffix(":") for each in asked)
         values = (list(among), asked, any_word, limit)
         rows = await self._database.read(lambda db: db.fetch(_SEARCH, *values))
         return [(digest, score / len(words)) for digest, score in rows]
 
     async def forget_texts(self, before: float) -> int:
-        async def work(db: Connection) -> int:
-            return len(await db.fetch(_FORGET, before))
-
-        return await self._database.write(work)
+        return len(await self._database.write(lambda db: db.fetch(_FORGET, before)))
 
 
 def _values(agent: RegisteredAgent) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Group commit: whatever is ready when a transaction begins shares it (`postgres/batch.py`).
 
-A transaction costs the same few round trips and one wait for the disk, however many have something to write. One at a time
-is under way, and what comes meanwhile is the next.
+A transaction costs the same few round trips and one wait for the disk, however many jobs are in it. One transaction runs at a
+time. The jobs that come meanwhile are the next one.
 """
 
 from __future__ import annotations
@@ -11,125 +11,131 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+
+from msgspec import Struct
 
 from dragoman.errors import Unavailable
 from dragoman.stores.postgres.address import PostgresError
-from dragoman.stores.postgres.batch import Job, Outcome, perform
+from dragoman.stores.postgres.batch import DeliverJob, LogJob, LogResult, perform
 from dragoman.stores.postgres.database import Database
 
-MOST = 500
+MAX_JOBS = 500
 """Jobs in one transaction."""
 
-_Waiting = tuple[Job, "asyncio.Future[Any]", Callable[[Any], None] | None]
+
+class _Submitted(Struct):
+    """A job in a transaction, and the future for its caller."""
+
+    job: LogJob
+    future: asyncio.Future[LogResult]
+    dropped: Callable[[LogResult], None] | None
+    """Called with the result if the future was cancelled."""
 
 
 class Commits:
     def __init__(
         self,
         database: Database,
-        done: Callable[[Outcome], None],
+        on_result: Callable[[LogResult], None],
         on_commit: Callable[[float], None] | None = None,
     ) -> None:
-        """`done` hears what was committed, in the order in which it was; `on_commit`, how long each transaction took."""
+        """`on_result` is called with each result, in the order of the commits; `on_commit` with the seconds of each transaction."""
         self._database = database
-        self._done, self._on_commit = done, on_commit
+        self._on_result, self._on_commit = on_result, on_commit
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Submitted] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
-    def submit(self, job: Job, dropped: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
+    def submit(
+        self, job: LogJob, dropped: Callable[[LogResult], None] | None = None
+    ) -> asyncio.Future[LogResult]:
         """Do `job` in the next transaction. The future is done when it is on disk.
 
-        `dropped` gets the result if nobody waits for it any more.
+        `dropped` is called with the result if the future was cancelled.
         """
         if self._closed:
             raise Unavailable("the store is closed")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append((job, future, dropped))
+        future: asyncio.Future[LogResult] = self._loop.create_future()
+        self._queue.append(_Submitted(job, future, dropped))
         if self._worker is None:
-            self._worker = self._loop.create_task(self._work(), name="dragoman-commits")
+            self._worker = self._loop.create_task(self._commit_all(), name="dragoman-commits")
         return future
 
     async def close(self) -> None:
-        """Finish what was submitted, then stop."""
+        """Finish the jobs that were submitted, then stop."""
         self._closed = True
         if self._worker is not None:
             await self._worker
 
-    async def _work(self) -> None:
+    async def _commit_all(self) -> None:
         try:
             while self._queue:
-                batch = self._take()
+                batch = self._take_batch()
                 if batch:
                     await self._commit(batch)
         finally:
             self._worker = None
 
-    def _take(self) -> list[_Waiting]:
-        """What shares the next transaction. Of those with the same key one, for it decides what the others are."""
-        batch: list[_Waiting] = []
-        later: list[_Waiting] = []
+    def _take_batch(self) -> list[_Submitted]:
+        """The jobs of the next transaction: of those with the same idempotency key only one, because the others repeat it."""
+        batch: list[_Submitted] = []
+        later: list[_Submitted] = []
         keys: set[tuple[int, str]] = set()
-        while self._queue and len(batch) < MOST:
-            waiting = self._queue.popleft()
-            job, future, _ = waiting
-            if future.cancelled():
+        while self._queue and len(batch) < MAX_JOBS:
+            submitted = self._queue.popleft()
+            job = submitted.job
+            if submitted.future.cancelled():
                 continue
-            if job.dedupe and (job.number, job.dedupe) in keys:
-                later.append(waiting)
-                continue
-            if job.dedupe:
-                keys.add((job.number, job.dedupe))
-            batch.append(waiting)
+            if isinstance(job, DeliverJob) and job.dedupe:
+                key = (job.number, job.dedupe)
+                if key in keys:
+                    later.append(submitted)
+                    continue
+                keys.add(key)
+            batch.append(submitted)
         self._queue.extendleft(reversed(later))
         return batch
 
-    async def _commit(self, batch: Sequence[_Waiting]) -> None:
+    async def _commit(self, batch: Sequence[_Submitted]) -> None:
         since = time.perf_counter()
-        jobs = [job for job, _, _ in batch]
         try:
-            outcomes = await self._database.transact(partial(perform, jobs=jobs))
+            outcomes = await self._database.transact(partial(perform, jobs=[each.job for each in batch]))
         except Unavailable as error:
-            for _, future, _ in batch:
-                _fail(future, error)
+            for each in batch:
+                _fail(each.future, error)
             return
         except Exception as error:
-            if len(batch) > 1:  # only the culprit shall fail
+            if len(batch) > 1:  # only the job at fault fails
                 for each in batch:
                     await self._commit((each,))
             elif isinstance(error, PostgresError):
                 self._database.log_once(error)
-                _fail(batch[0][1], Unavailable("the task store cannot be written to at the moment"))
+                _fail(batch[0].future, Unavailable("the task store cannot be written to at the moment"))
             else:
-                _fail(batch[0][1], error)
+                _fail(batch[0].future, error)
             return
         if self._on_commit is not None:
             self._on_commit(time.perf_counter() - since)
-        for outcome, (_, future, dropped) in zip(outcomes, batch, strict=True):
-            self._answer(outcome, future, dropped)
+        for submitted, outcome in zip(batch, outcomes, strict=True):
+            self._answer(submitted, outcome)
 
-    def _answer(
-        self,
-        outcome: Outcome | Exception,
-        future: asyncio.Future[Any],
-        dropped: Callable[[Any], None] | None,
-    ) -> None:
+    def _answer(self, submitted: _Submitted, outcome: LogResult | Exception) -> None:
+        future = submitted.future
         if isinstance(outcome, Exception):
             _fail(future, outcome)
             return
         try:
-            self._done(outcome)
+            self._on_result(outcome)
         except Exception as error:
             _fail(future, error)
             return
         if not future.cancelled():
             future.set_result(outcome)
-        elif dropped is not None:
-            dropped(outcome)
+        elif submitted.dropped is not None:
+            submitted.dropped(outcome)
 
 
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+def _fail(future: asyncio.Future[LogResult], error: Exception) -> None:
     if not future.cancelled():
         future.set_exception(error)

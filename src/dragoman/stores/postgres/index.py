@@ -7,17 +7,26 @@ anyway, so operators cost the writers nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
+from dragoman.engine.protocols import HEAD_BYTES, FoundInfos, NodeInfo, TaskInfo, TaskQuery
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, task_info
+from dragoman.stores.pages import (
+    FIRST_PAGE,
+    MAX_SCOPE_SEARCHES,
+    SCAN_BATCH_TASKS,
+    Scan,
+    find_infos,
+    finish_scan,
+    select_complete,
+)
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database, fits
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.text import is_storable
+from dragoman.stores.rows import read_task_info
 
 _COLUMNS = f"""
 select tenant, agent, owner, tasks.id, context, key, seq, size, state, updated, done, reply, ready, tasks.node,
@@ -64,14 +73,14 @@ select tenant, agent, state, sum(n)::bigint from dragoman.counts join dragoman.s
 group by tenant, agent, state having sum(n) > 0
 """
 _SIZE = """
-select coalesce(sum(size), 0)::bigint from dragoman.scopes join dragoman.tasks using (scope) where tenant = $1
+select (coalesce(sum(size), 0) + coalesce(sum(
+    case when webhooks then (select sum(length(body)) from dragoman.webhooks where webhooks.key = tasks.key) end
+), 0))::bigint from dragoman.scopes join dragoman.tasks using (scope) where tenant = $1
 """
 _NODES = """
 select node, until - dragoman.clock(),
 (select count(*) from dragoman.tasks where ready and tasks.node = nodes.node) from dragoman.nodes order by node
 """
-_BATCH = 1000
-"""Tasks that one read looks at."""
 
 
 class PostgresIndex:
@@ -79,33 +88,21 @@ class PostgresIndex:
         self._database = database
 
     async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
-        found: list[TaskInfo] = []
-        at, looked = query.before, 0
-        words = (
-            query.tenant or "",
-            query.agent or "",
-            query.owner or "",
-            query.context,
-            query.since,
-            query.until,
-        )
-        if not fits(*words, at[0] if at else ""):
+        words = (query.tenant, query.agent, query.owner, query.context, query.since, query.until)
+        if not is_storable(*(word or "" for word in words), query.before[0] if query.before else ""):
             return FoundInfos((), None)
-        while len(found) < limit and looked < SCAN_TASKS:
-            scan = partial(_scan, query=query, before=at, limit=limit - len(found))
-            rows, at, more = await self._database.read(scan)
-            found += [task_info(row, _expires) for row in rows]
-            looked += _BATCH
-            if not more:
-                return FoundInfos(found, None)
-        return FoundInfos(found, at)
+
+        def scan(before: tuple[str, int] | None, rows: int) -> Awaitable[Scan]:
+            return self._database.read(lambda db: _scan(db, query, before, rows))
+
+        return await find_infos(scan, _expires, query, limit)
 
     async def get(self, scope: Scope, task: str) -> TaskInfo:
         names = (scope.tenant, scope.agent, scope.owner, task)
-        row = await self._database.read(lambda db: db.fetchrow(_ONE, *names)) if fits(*names) else None
+        row = await self._database.read(lambda db: db.fetchrow(_ONE, *names)) if is_storable(*names) else None
         if row is None:
             raise TaskNotFound(task)
-        return task_info(row, _expires)
+        return read_task_info(row, _expires)
 
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._database.read(lambda db: db.fetch(_COUNTS))
@@ -139,27 +136,21 @@ async def _of_tenant(
     numbers, states = [scope for scope, _ in chosen], [state for _, state in chosen]
     for n, updated, key in await db.fetch(_SCAN_SCOPES, numbers, states, *place):
         searches[n - 1].append((updated, key))
-    return complete_part(searches, _BATCH + 1)
+    return select_complete(searches, SCAN_BATCH_TASKS + 1)
 
 
-async def _scan(
-    db: Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
-) -> tuple[list[Any], tuple[str, int] | None, bool]:
-    """The rows that match among the next tasks, the last one looked at, and whether there are more."""
+async def _scan(db: Connection, query: TaskQuery, before: tuple[str, int] | None, limit: int) -> Scan:
     updated, key = before or (FIRST_PAGE, 0)
     async with db.transaction(isolation="repeatable_read", readonly=True):
-        place = (updated, key, query.since, query.until or FIRST_PAGE, _BATCH + 1)
+        place = (updated, key, query.since, query.until or FIRST_PAGE, SCAN_BATCH_TASKS + 1)
         found = await _of_tenant(db, query, place) if query.tenant is not None else None
         if found is None:
             searches = [await db.fetch(_SCAN, done, *place) for done in (False, True)]
             found = [tuple(row) for search in searches for row in search], False
         candidates, cut = found
         candidates.sort(reverse=True)
-        batch = candidates[:_BATCH]
-        keys, states = [key for _, key in batch], [state.value for state in query.states]
+        keys = [key for _, key in candidates[:SCAN_BATCH_TASKS]]
+        states = [state.value for state in query.states]
         names = (query.tenant, query.agent, query.owner)
         rows = list(await db.fetch(_PAGE, keys, *names, query.context, states, limit))
-    if len(rows) == limit:
-        last = (rows[-1][9], rows[-1][5])
-        return rows, last, cut or last != candidates[-1]
-    return rows, batch[-1] if batch else before, cut or len(candidates) > len(batch)
+    return finish_scan(rows, candidates, cut, before, limit)

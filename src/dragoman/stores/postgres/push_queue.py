@@ -1,46 +1,45 @@
-"""Push configs in a PostgreSQL database, and what is still to be told to them.
+"""Push configs in a PostgreSQL database, and the notifications that are due.
 
 A webhook is due when `cursor < last`: `last` moves in the transaction that adds a public record to its task's log, and
-`cursor` when somebody has been told of it.
+`cursor` when a notification was delivered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-
-from msgspec.structs import replace
+from typing import Unpack
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.push_configs import Delivery, PushRow, ReleaseOptions, StoredPushConfig
 from dragoman.engine.transition import (
     Advance,
     ClaimPush,
     PushJob,
-    PushRow,
     Redeliver,
     ReleasePush,
     Replace,
     TaskRow,
-    check_push_count,
+    check_push_config,
     decide_push,
     first_push_row,
 )
 from dragoman.errors import InvalidParams, TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import (
+from dragoman.stores.postgres.address import Connection
+from dragoman.stores.postgres.database import Database
+from dragoman.stores.postgres.text import is_storable, replace_unstorable
+from dragoman.stores.rows import (
     PUSH_COLUMNS,
     PushListeners,
     decode_push_config,
-    delivery_of,
     encode_push_config,
-    push_row,
-    push_values,
+    read_delivery,
+    read_push_row,
+    write_push_row,
 )
-from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.database import Database, clean, fits
 
 _FIND = """
 from dragoman.tasks join dragoman.scopes using (scope) where tenant = $1 and agent = $2 and owner = $3 and id = $4
@@ -61,12 +60,12 @@ _DELETE = "delete from dragoman.webhooks where key = $1 and id = $2"
 _UNFLAG = """
 update dragoman.tasks set webhooks = exists (select 1 from dragoman.webhooks where webhooks.key = tasks.key) where key = $1
 """
-_MARK = """
+_NOTIFY = """
 update dragoman.webhooks set last = greatest(last, n.seq)
 from unnest($1::bigint[], $2::integer[]) as n(key, seq) where webhooks.key = n.key
 """
 _DELIVERY = """
-select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fence, webhooks.attempt, since, at, error, dead
+select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.node, webhooks.fence, webhooks.attempt, since, at, error, dead
 from dragoman.webhooks join dragoman.tasks using (key) join dragoman.scopes using (scope) where cursor < last
 """
 _CORRECT_TIMES = "update dragoman.webhooks set at = 0 where cursor < last and not dead and at > $1"
@@ -125,7 +124,7 @@ class PostgresPushQueue(PushListeners):
             row = await db.fetchrow(_TASK, *name)
             if row is None:
                 raise TaskNotFound(task)
-            await db.execute(_DELETE, row["key"], clean(id))
+            await db.execute(_DELETE, row["key"], replace_unstorable(id))
             await db.execute(_UNFLAG, row["key"])
 
         await self._database.write(work)
@@ -134,13 +133,13 @@ class PostgresPushQueue(PushListeners):
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
         async def work(db: Connection) -> Sequence[Delivery]:
-            now = push_configs.now()
+            now = push_configs.steady_time()
             if longest != float("inf"):
                 await db.execute(_CORRECT_TIMES, now + longest)
             claimed = [webhook for (webhook,) in await db.fetch(_DUE, node, now, limit)]
             for webhook in claimed:
                 await _change(db, webhook, ClaimPush(node, now))
-            return [delivery_of(row) for row in await db.fetch(_CLAIMED, claimed)] if claimed else ()
+            return [read_delivery(row) for row in await db.fetch(_CLAIMED, claimed)] if claimed else ()
 
         return await self._database.write(work)
 
@@ -151,33 +150,23 @@ class PostgresPushQueue(PushListeners):
 
         await self._database.write(work)
 
-    async def release(
-        self,
-        delivery: Delivery,
-        cursor: int,
-        *,
-        retry_in: float = 0.0,
-        error: str = "",
-        dead: bool = False,
-    ) -> None:
+    async def release(self, delivery: Delivery, cursor: int, **options: Unpack[ReleaseOptions]) -> None:
+        options["error"] = replace_unstorable(options.get("error", ""))
+
         async def work(db: Connection) -> None:
-            job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, clean(error), dead)
-            await _change(db, delivery.key, job)
+            await _change(
+                db, delivery.key, ReleasePush(delivery.fence, cursor, push_configs.steady_time(), **options)
+            )
 
         await self._database.write(work)
 
-    async def when(self) -> float | None:
-        async def look(db: Connection) -> float | None:
-            at: float | None = await db.fetchval(_WHEN)
-            return at
-
-        return await self._database.read(look)
+    async def next_due(self) -> float | None:
+        at: float | None = await self._database.read(lambda db: db.fetchval(_WHEN))
+        return at
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
-        async def look(db: Connection) -> Sequence[Delivery]:
-            return [delivery_of(row) for row in await db.fetch(_DEAD if dead else _WAITING, limit)]
-
-        return await self._database.read(look)
+        rows = await self._database.read(lambda db: db.fetch(_DEAD if dead else _WAITING, limit))
+        return [read_delivery(row) for row in rows]
 
     async def browse(
         self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
@@ -188,42 +177,36 @@ class PostgresPushQueue(PushListeners):
             if name and await db.fetchrow(_TASK, *name) is None:
                 raise TaskNotFound(name[-1])
             sql = _BROWSE_TASK if name else _BROWSE
-            return [delivery_of(row) for row in await db.fetch(sql, after, limit, *name)]
+            return [read_delivery(row) for row in await db.fetch(sql, after, limit, *name)]
 
         return await self._database.read(look)
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
-        async def work(db: Connection) -> bool:
-            return await _change(db, key, Redeliver(cursor)) is not None
-
-        found = await self._database.write(work)
+        found = await self._database.write(lambda db: _change(db, key, Redeliver(cursor)))
         self.wake()
-        return found
+        return found is not None
 
 
 # -- in transactions of the log --------------------------------------------------------------------------------
 
 
-async def of_tasks(db: Connection, keys: Sequence[int]) -> dict[int, dict[str, StoredPushConfig]]:
-    """The webhooks that these tasks have, by their ids."""
+async def find_webhooks(db: Connection, keys: Sequence[int]) -> dict[int, dict[str, StoredPushConfig]]:
+    """The webhooks of these tasks, by task and id."""
     found: dict[int, dict[str, StoredPushConfig]] = {}
     for key, id, body in await db.fetch(_OF_TASKS, keys) if keys else ():
         found.setdefault(key, {})[id] = decode_push_config(body)
     return found
 
 
-def checked(others: Mapping[str, StoredPushConfig], webhook: StoredPushConfig) -> StoredPushConfig:
-    """The webhook as it will be kept beside the `others`. Raises `InvalidParams` if there are too many."""
-    if not fits(webhook.config.id):
+def check_webhook(others: Mapping[str, StoredPushConfig], webhook: StoredPushConfig) -> StoredPushConfig:
+    """The webhook as it is stored beside the `others`. Raises `InvalidParams` if there are too many."""
+    if not is_storable(webhook.config.id):
         raise InvalidParams("the id of a push config is text, without a NUL")
-    if (same := others.get(webhook.config.id)) is not None:
-        return replace(webhook, uid=same.uid)
-    check_push_count(len(others))
-    return webhook
+    return check_push_config(webhook, others.get(webhook.config.id), len(others))
 
 
-async def keep(db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
-    """Keep a webhook that was checked; one with the same id gives way."""
+async def put_webhook(db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
+    """Store a webhook that was checked. It replaces one with the same id."""
     body = encode_push_config(webhook)
     same = await db.fetchval(_SAME, key, webhook.config.id)
     if same is None:
@@ -234,20 +217,20 @@ async def keep(db: Connection, key: int, webhook: StoredPushConfig, *, cursor: i
 
 
 async def _change(db: Connection, key: int, job: PushJob) -> PushRow | None:
-    """Do what `decide_push` makes of a job. None if there is no such webhook."""
+    """Apply the decision of `decide_push`, and return the new row. None if there is no such webhook."""
     found = await db.fetchrow(_ROW, key)
     if found is None:
         return None
-    row = push_row(found)
+    row = read_push_row(found)
     after = decide_push(row, job)
     if after is not row:
-        await db.execute(_CHANGE, *push_values(after), key)
+        await db.execute(_CHANGE, *write_push_row(after), key)
     return after
 
 
-async def mark(db: Connection, news: Mapping[int, int]) -> None:
-    """There is news of these tasks: by their keys, the last of it."""
-    await db.execute(_MARK, [*news], [*news.values()])
+async def notify_webhooks(db: Connection, last: Mapping[int, int]) -> None:
+    """Make the webhooks of tasks due for all records up to `last`, by the key of the task."""
+    await db.execute(_NOTIFY, [*last], [*last.values()])
 
 
 async def _put(db: Connection, name: tuple[str, ...], webhook: StoredPushConfig) -> StoredPushConfig:
@@ -256,14 +239,14 @@ async def _put(db: Connection, name: tuple[str, ...], webhook: StoredPushConfig)
         raise TaskNotFound(name[-1])
     key, seq, state, done = row
     first = first_push_row(TaskRow(seq=seq, state=TaskState(state), done=done))
-    webhook = checked((await of_tasks(db, [key])).get(key, {}), webhook)
-    await keep(db, key, webhook, cursor=first.cursor, last=first.last)
+    webhook = check_webhook((await find_webhooks(db, [key])).get(key, {}), webhook)
+    await put_webhook(db, key, webhook, cursor=first.cursor, last=first.last)
     await db.execute(_FLAG, key)
     return webhook
 
 
 def _name(scope: Scope, task: str) -> tuple[str, ...]:
     name = (scope.tenant, scope.agent, scope.owner, task)
-    if not fits(*name):
+    if not is_storable(*name):
         raise TaskNotFound(task)
     return name

@@ -1,4 +1,4 @@
-"""One PostgreSQL database, open: who writes to it, who reads from it, and the nodes that it knows."""
+"""The state of a PostgreSQL store: its `Commits` and `Reads` while it is open, and the nodes that have a row."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragoman.engine.protocols import Lease
-from dragoman.engine.records import Mail, Snapshot
+from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.transition import Release, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.stores.postgres.address import Connection
-from dragoman.stores.postgres.batch import Outcome
+from dragoman.stores.postgres.batch import CreateJob, DeliverJob, LogResult
 from dragoman.stores.postgres.commits import Commits
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.reads import Reads
 
-_KNOW = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) on conflict do nothing"
+_ADD_NODE = "insert into dragoman.nodes (node, until) values ($1, dragoman.clock()) on conflict do nothing"
 _LEASE = "select node, fence, attempt from dragoman.tasks where key = $1 for update"
 _RELEASE = "update dragoman.tasks set node = $2, attempt = $3 where key = $1"
 
@@ -26,35 +26,33 @@ RETRY_SECONDS = 0.1
 
 
 class StoreState:
-    def __init__(
-        self, database: Database, webhooks: PostgresPushQueue, *, keep: int, keep_bytes: int
-    ) -> None:
+    def __init__(self, database: Database, webhooks: PostgresPushQueue, *, cached_snapshots: int) -> None:
         self.database = database
-        self._webhooks, self._keep, self._keep_bytes = webhooks, keep, keep_bytes
+        self._webhooks, self._cached_snapshots = webhooks, cached_snapshots
         self.commits: Commits
-        """Here, and `reads`, only while the database is open."""
+        """This and `reads` exist only while the database is open."""
         self.reads: Reads
         self.on_commit: Callable[[float], None] | None = None
-        """Hears how long each transaction took, in seconds."""
+        """Called with the seconds of each transaction."""
         self.nodes: set[str] = set()
-        """Those that have a row, so that somebody will find what they hold when they are gone."""
-        self._later: set[asyncio.Future[None]] = set()
+        """Nodes that have a row. Only leases of such nodes are found when the node is gone."""
+        self._releasing: set[asyncio.Future[None]] = set()
         self._open = False
 
     async def open(self) -> None:
         if not self._open:
             await self.database.open()
-            self.reads = Reads(self.database, keep=self._keep, keep_bytes=self._keep_bytes)
-            self.commits = Commits(self.database, self._committed, self.on_commit)
+            self.reads = Reads(self.database, cached_snapshots=self._cached_snapshots)
+            self.commits = Commits(self.database, self._apply, self.on_commit)
             self._open = True
 
     async def close(self) -> None:
-        """Finish what was begun, then let go."""
+        """Finish the work that has begun, then close the database."""
         if self._open:
             self._open = False
             await self.commits.close()
-            if self._later:
-                await asyncio.wait(tuple(self._later))
+            if self._releasing:
+                await asyncio.wait(tuple(self._releasing))
             del self.commits, self.reads
             await self.database.close()
 
@@ -65,10 +63,10 @@ class StoreState:
                 raise Unavailable("the store is closed")
             raise AttributeError(name)
 
-    async def know(self, node: str) -> None:
-        """Have a row for a node, alive or not: leases of nodes that have none would never be found."""
+    async def ensure_node(self, node: str) -> None:
+        """Insert a row for a node that has none. It is not alive by that."""
         if node not in self.nodes:
-            await self.database.write(lambda db: db.execute(_KNOW, node))
+            await self.database.write(lambda db: db.execute(_ADD_NODE, node))
             self.nodes.add(node)
 
     async def release(self, lease: Lease, *, failed: bool) -> None:
@@ -86,13 +84,13 @@ class StoreState:
         await self.database.write(work)
 
     def release_later(self, lease: Lease) -> None:
-        """`release`, for a caller that has left: nobody waits for it."""
+        """`release` in the background, for a caller that was cancelled."""
         begun = asyncio.ensure_future(self._retry_release(lease))
-        self._later.add(begun)
-        begun.add_done_callback(self._done)
+        self._releasing.add(begun)
+        begun.add_done_callback(self._forget_release)
 
     async def _retry_release(self, lease: Lease) -> None:
-        """As long as our node lives, nobody else would run the task."""
+        """Release a lease, however long the database is away: while our node lives, no other node runs the task."""
         while True:
             try:
                 await self.release(lease, failed=False)
@@ -102,20 +100,20 @@ class StoreState:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _done(self, work: asyncio.Future[None]) -> None:
-        self._later.discard(work)
+    def _forget_release(self, work: asyncio.Future[None]) -> None:
+        self._releasing.discard(work)
         if not work.cancelled():
-            work.exception()  # the database is away, and has said so in the log
+            work.exception()  # the database is away, which is logged
 
-    def _committed(self, done: Outcome) -> None:
-        job = done.job
-        if job.new and not done.duplicate:
-            assert isinstance(job.mail, Mail)
-            done.snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at).after(done.records)
-            self.reads.snapshots.keep(done.key, done.snapshot)
+    def _apply(self, result: LogResult) -> None:
+        """Update the cached snapshot, and wake the sender of webhooks."""
+        job, snapshots = result.job, self.reads.snapshots
+        if isinstance(job, CreateJob) and not result.duplicate:
+            snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at).after(result.records)
+            result.snapshot = snapshots.keep(result.key, snapshot)
         else:
-            done.snapshot = self.reads.snapshots.move(done.key, done.records)
-        if done.snapshot is not None and (job.lease is None or job.mail_read is not None):
-            done.snapshot.share()  # for whoever delivered or settled
-        if done.news:
+            result.snapshot = snapshots.advance(result.key, result.records)
+        if result.snapshot is not None and (isinstance(job, DeliverJob) or job.mail_read is not None):
+            result.snapshot.share()  # the caller that delivered or settled gets it
+        if result.notifies:
             self._webhooks.wake()

@@ -1,8 +1,8 @@
 """Tasks in a PostgreSQL database: for any number of processes on any number of machines.
 
-A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed. A node
-is alive as long as the database's own clock says so, whatever the clocks of the machines say; and on its own machine, as long as
-its process is there (`node_locks.py`), if it has a folder.
+A task's row has its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed. Whether a node
+is alive is decided by the clock of the database, not by those of the machines; and on the node's own machine by its process
+(`node_locks.py`), if it has a folder.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from dragoman.engine.protocols import HeldLease, Lease
-from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.node_locks import NodeLocks, machine_name
-from dragoman.stores.postgres.address import HOUR, Connection
+from dragoman.stores.postgres.address import LONG_COMMAND_SECONDS, Connection
 from dragoman.stores.postgres.audit import PostgresAudit
-from dragoman.stores.postgres.batch import DAY
 from dragoman.stores.postgres.catalogue import PostgresCatalogue
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.index import PostgresIndex
 from dragoman.stores.postgres.log import PostgresLog
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.state import StoreState
+from dragoman.stores.rows import DEDUPE_SECONDS
 
 T = TypeVar("T")
 
@@ -36,13 +35,13 @@ insert into dragoman.nodes (node, until) values ($1, dragoman.clock() + $2)
 on conflict (node) do update set until = excluded.until
 """
 _HOLDS = "select key, fence, mail from dragoman.tasks where ready and node = $1 order by key"
-_WAITING = "select count(*) from dragoman.tasks where ready and node is null"
-_BACKLOG = """
+_COUNT_UNCLAIMED = "select count(*) from dragoman.tasks where ready and node is null"
+_COUNT_UNCLAIMED_OF = """
 select tenant, agent, owner, n from
 (select scope, count(*) as n from dragoman.tasks where ready and node is null group by scope) as waiting
 join dragoman.scopes using (scope)
 """
-_BEHIND = """
+_FIND_BEHIND = """
 select asked.place from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::integer[])
 with ordinality as asked(tenant, agent, owner, id, seq, place)
 left join dragoman.scopes using (tenant, agent, owner)
@@ -54,13 +53,13 @@ update dragoman.tasks set node = null where key in
 (select key from dragoman.tasks where ready and node = $1 order by key for update)
 """
 _LEAVE_WEBHOOKS = "update dragoman.webhooks set node = null where node = $1"
-_GONE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
+_END_NODE = "update dragoman.nodes set until = dragoman.clock() where node = $1"
 _FREE = "ready and node is null"
 _ORPHANED = (
     "ready and node <> $1 and node in (select node from dragoman.nodes where until <= dragoman.clock())"
 )
 _LAPSED = "select until <= dragoman.clock() from dragoman.nodes where node = $1"
-_STAY = """
+_RENEW_NODE = """
 with was as (select until <= dragoman.clock() as lapsed from dragoman.nodes where node = $1 for update), stays as (
     update dragoman.nodes set until = greatest(until, dragoman.clock() + $2::double precision) where node = $1
 ) select lapsed from was
@@ -89,6 +88,12 @@ _OF_TENANT = """
 select key, seq, size from dragoman.tasks where scope in (select scope from dragoman.scopes where tenant = $1)
 and (done or node is null) limit $2 for update skip locked
 """
+_NAMED = """
+select key, seq, size from dragoman.tasks where (scope, id) in (
+    select scope, task from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as n(tenant, agent, owner, task)
+    join dragoman.scopes using (tenant, agent, owner)
+) and (done or node is null) for update
+"""
 _LEFT = """
 select 1 from dragoman.tasks where scope in (select scope from dragoman.scopes where tenant = $1) limit 1
 """
@@ -109,6 +114,8 @@ _PURGE = (
 )
 _PIECE_ROWS, _PIECE_BYTES = 1000, 8 << 20
 """What one transaction deletes of a log. A single append may be larger."""
+KEEP_NODES_SECONDS = 24 * 60 * 60.0
+"""How long dead nodes and writers stay listed."""
 _PURGE_SEEN = """
 delete from dragoman.seen where (scope, dedupe) in
 (select scope, dedupe from dragoman.seen where at <= dragoman.clock() - $1::double precision limit 1000)
@@ -132,8 +139,10 @@ delete from dragoman.quotas where key in
 (select key from dragoman.quotas where until <= dragoman.clock() limit 1000 for update skip locked)
 """
 MAX_CACHED_LOGS = 10_000
+MAX_READERS, MAX_WRITERS = 4, 3
+"""Connections to the database."""
 LEAVE_SECONDS = 5.0
-"""Seconds to say that we go. Whoever stops us does not wait for long."""
+"""How long `leave` may take: a process that stops waits for it."""
 
 HOLD_ATTEMPTS, HOLD_PAUSE_SECONDS = 30, 0.1
 """How often, and after which pause, a node tries to take its lock."""
@@ -150,7 +159,7 @@ class PostgresQuotas:
     async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
         async def work(db: Connection) -> T:
             while (row := await db.fetchrow(_QUOTA, key)) is None:
-                await db.execute(_NEW_QUOTA, key)  # waits for whoever makes it at the same time
+                await db.execute(_NEW_QUOTA, key)  # waits for a transaction that inserts it at the same time
             body, until, answer = change(row[0], row[1])
             await db.execute(_PUT_QUOTA, key, body, until)
             return answer
@@ -165,28 +174,26 @@ class PostgresStore:
         self,
         url: str,
         *,
-        patience: float = 5.0,
-        readers: int = 4,
-        writers: int = 3,
-        keep: int = 256,
-        keep_bytes: int = CACHE_BYTES,
+        outage_timeout: float = 5.0,
+        cached_snapshots: int = 256,
         folder: Path | None = None,
     ) -> None:
-        """`patience` is how long anybody waits while the database is away; `readers` and `writers` are how many connections
-        there are at most, `keep` how many snapshots stay in memory, and `keep_bytes` how large they are together. `folder` is where
-        the nodes hold their locks."""
+        """`outage_timeout`: for how many seconds operations wait for a database that is away. `cached_snapshots`: how many stay in
+        memory. `folder`: where the nodes hold their locks."""
         self._locks = None if folder is None else NodeLocks(folder / f"nodes-{machine_name()}")
-        self._database = Database(url, patience=patience, readers=readers, writers=writers)
+        self._database = Database(
+            url, outage_timeout=outage_timeout, readers=MAX_READERS, writers=MAX_WRITERS
+        )
         self.push_configs = self.push_queue = PostgresPushQueue(self._database)
         self.audit = PostgresAudit(self._database)
         self.catalogue = PostgresCatalogue(self._database)
         self.index = PostgresIndex(self._database)
         self.quotas = PostgresQuotas(self._database)
-        self.state = StoreState(self._database, self.push_configs, keep=keep, keep_bytes=keep_bytes)
+        self.state = StoreState(self._database, self.push_configs, cached_snapshots=cached_snapshots)
         self._logs: dict[Scope, PostgresLog] = {}
         self._waiting = 0
         self._ttls: dict[str, float] = {}
-        """How long each node that joined here is alive after it says so."""
+        """Seconds that a heartbeat of each node that joined here counts."""
 
     async def open(self) -> None:
         await self.state.open()
@@ -209,7 +216,7 @@ class PostgresStore:
 
     async def join(self, node: str, *, ttl: float) -> None:
         if self._locks is not None:
-            with suppress(OSError):  # a file system without locks: others wait for the end of our lease
+            with suppress(OSError):  # a file system without locks: other nodes wait until our lease lapses
                 await self._hold(self._locks, node)
         await self.renew(node, ttl=ttl)
 
@@ -217,12 +224,12 @@ class PostgresStore:
             await db.execute(_LEAVE, node)
             await db.execute(_LEAVE_WEBHOOKS, node)
             for statement in (_PURGE_NODES, _PURGE_WRITERS):
-                await db.execute(statement, DAY)
+                await db.execute(statement, KEEP_NODES_SECONDS)
 
         await self._database.write(tidy)
 
     async def _hold(self, locks: NodeLocks, node: str) -> None:
-        """Take the lock of a node. One with the same name that died may just be cleared away: wait a moment for that."""
+        """Take the lock of a node. Another node may just be removing one of the same name that died: wait a moment for that."""
         for _ in range(HOLD_ATTEMPTS):
             try:
                 return locks.hold(node)
@@ -235,7 +242,7 @@ class PostgresStore:
             for each in gone:
                 await _leave(db, each)
             await db.execute(_JOIN, node, ttl)
-            self._waiting = await db.fetchval(_WAITING)
+            self._waiting = await db.fetchval(_COUNT_UNCLAIMED)
             return [HeldLease(*row) for row in await db.fetch(_HOLDS, node)]
 
         with ExitStack() as stack:
@@ -248,8 +255,9 @@ class PostgresStore:
     async def leave(self, node: str) -> None:
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
+                await self._database.finish_writes()  # a claim that goes on would bring the node back
                 await self._database.write(lambda db: _leave(db, node))
-        except TimeoutError:  # others will miss us
+        except TimeoutError:  # our lease lapses by itself
             raise Unavailable("the database does not answer") from None
         if self._locks is not None:
             self._locks.drop(node)
@@ -259,22 +267,22 @@ class PostgresStore:
         node: str,
         *,
         limit: int,
-        fits: Callable[[Scope], bool] | None = None,
-        takes_over: Callable[[], bool] | None = None,
+        serves: Callable[[Scope], bool] | None = None,
+        may_take_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
-        await self.state.know(node)
+        await self.state.ensure_node(node)
         waiting = await self._database.read(lambda db: db.fetch(_SCOPES, node))
         scopes = {number: Scope(*names) for number, *names in waiting}
-        ours = [number for number, scope in scopes.items() if fits is None or fits(scope)]
+        ours = [number for number, scope in scopes.items() if serves is None or serves(scope)]
         if not ours and not await self._database.read(lambda db: db.fetchval(_LAPSED, node)):
             return ()
 
         async def work(db: Connection) -> Sequence[Lease]:
             leases: list[Lease] = []
-            ttl = self._ttls.get(node)  # without one it never said that it is alive
-            lapsed = ttl is not None and await db.fetchval(_STAY, node, ttl)
-            # Nobody is dead because the database was.
-            alone = lapsed or self._database.recovering or not (takes_over is None or takes_over())
+            ttl = self._ttls.get(node)  # None if the node never joined
+            lapsed = ttl is not None and await db.fetchval(_RENEW_NODE, node, ttl)
+            # After an outage of the database, nodes without a heartbeat need not be dead.
+            alone = lapsed or self._database.recovering or not (may_take_over is None or may_take_over())
             for search in _SEARCHES[alone:]:
                 if len(leases) < limit:
                     rows = await db.fetch(search, node, ours, limit - len(leases))
@@ -309,7 +317,7 @@ class PostgresStore:
                 (now if seq <= _PIECE_ROWS and room >= 0 else later).append(key)
             if now or later:
                 for statement in _PURGE:
-                    await db.execute(statement, now, later, timeout=HOUR)
+                    await db.execute(statement, now, later, timeout=LONG_COMMAND_SECONDS)
             return [*now, *later]
 
         purged = await self._database.write(work)
@@ -326,17 +334,21 @@ class PostgresStore:
 
         return gone, await self._database.write(look)
 
+    async def purge_tasks(self, tasks: Sequence[tuple[Scope, str]]) -> int:
+        names = [(scope.tenant, scope.agent, scope.owner, task) for scope, task in tasks]
+        return await self._purge(_NAMED, *map(list, zip(*names, strict=True))) if names else 0
+
     async def tidy(self) -> bool:
         async def work(db: Connection) -> bool:
             more = False
             if (key := await db.fetchval(_NEXT_PURGED)) is not None:
                 more = True
-                if _count(await db.execute(_PURGE_PIECE, key, timeout=HOUR)) < _PIECE_ROWS:
+                if _count(await db.execute(_PURGE_PIECE, key, timeout=LONG_COMMAND_SECONDS)) < _PIECE_ROWS:
                     await db.execute(_NO_LOG, key)
-            more |= _count(await db.execute(_PURGE_SEEN, DAY)) >= 1000
+            more |= _count(await db.execute(_PURGE_SEEN, DEDUPE_SECONDS)) >= 1000
             more |= _count(await db.execute(_PURGE_QUOTAS)) >= 1000
-            await db.execute(_PURGE_NODES, DAY)
-            await db.execute(_PURGE_WRITERS, DAY)
+            await db.execute(_PURGE_NODES, KEEP_NODES_SECONDS)
+            await db.execute(_PURGE_WRITERS, KEEP_NODES_SECONDS)
             return more
 
         return await self._database.write(work)
@@ -344,32 +356,32 @@ class PostgresStore:
     def damage(self) -> str:
         return str(self.state.reads.damage)
 
-    def waiting(self) -> int:
+    def count_unclaimed(self) -> int:
         """As of the last heartbeat."""
         return self._waiting
 
-    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        rows = await self._database.read(lambda db: db.fetch(_BACKLOG))
-        return sum(n for *names, n in rows if fits(Scope(*names)))
+    async def count_unclaimed_of(self, serves: Callable[[Scope], bool]) -> int:
+        rows = await self._database.read(lambda db: db.fetch(_COUNT_UNCLAIMED_OF))
+        return sum(n for *names, n in rows if serves(Scope(*names)))
 
     def time_commits(self, report: Callable[[float], None]) -> None:
         self.state.on_commit = report
 
-    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+    async def find_behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         asked = [(scope.tenant, scope.agent, scope.owner, task, after) for scope, task, after in cursors]
         if not asked:
             return ()
         columns = [list(column) for column in zip(*asked, strict=True)]
-        rows = await self._database.read(lambda db: db.fetch(_BEHIND, *columns))
+        rows = await self._database.read(lambda db: db.fetch(_FIND_BEHIND, *columns))
         return [place - 1 for (place,) in rows]
 
 
 async def _leave(db: Connection, node: str) -> None:
-    """What a node held is free."""
-    for statement in (_LEAVE, _LEAVE_WEBHOOKS, _GONE):
+    """Release everything that a node holds."""
+    for statement in (_LEAVE, _LEAVE_WEBHOOKS, _END_NODE):
         await db.execute(statement, node)
 
 
-def _count(done: str) -> int:
-    """How many rows a statement changed, from what the database says of it: `DELETE 3`."""
-    return int(done.rpartition(" ")[2])
+def _count(status: str) -> int:
+    """How many rows a statement changed, from the status that the database returns: `DELETE 3`."""
+    return int(status.rpartition(" ")[2])

@@ -1,6 +1,6 @@
-"""Who did what, in the store's own file: an entry joins the commit that is being made anyway.
+"""The audit log in a SQLite file: entries join the next commit.
 
-However many processes write, their transactions come one after the other, so all entries are one chain.
+Transactions of all processes run one after the other, so all entries are one chain.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
+from typing import Unpack
 
-from dragoman.engine.protocols import AuditEntry
+from dragoman.engine.protocols import AuditEntry, AuditQuery
 from dragoman.errors import Unavailable
-from dragoman.stores.audit_chain import chained, entries_of, fields
+from dragoman.stores.audit_chain import chain_rows, make_condition, read_entries, stored_fields
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
@@ -25,6 +26,14 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 _LAST = "select hash from audit order by id desc limit 1"
 _ENTRIES = "select at, operation, outcome, tenant, agent, principal, task, dialect, trace, id, lower(hex(hash)) from audit"
 
+_TERMS = {
+    "tenant": "tenant = ?",
+    "principal": "principal <> '' and principal = ?",  # as its index says
+    "task": "task = ?",
+    "operation": "operation = ?",
+    "since": "at >= ?",
+    "before": "id < ?",
+}
 _OLDEST = _ENTRIES + " where id < (select max(id) from audit) order by id limit ?"
 _FORGET = "delete from audit where id <= ?"
 
@@ -33,53 +42,34 @@ class SqliteAudit:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._open: list[AuditEntry] | None = None
-        """What the next transaction takes along; None if nothing waits for one."""
+        """Entries for the next transaction; None if none wait."""
         self._written: asyncio.Future[None] | None = None
-        """Done when those are on disk, or when they could not be written: then the log says why."""
+        """Done when those entries are on disk, or could not be written, which is logged."""
 
     def record(self, entry: AuditEntry) -> None:
         if self._open is not None and self._written is not None and not self._written.done():
             self._open.append(entry)
             return
         self._open = [entry]
-        with suppress(Unavailable):  # closed; the log has said why
-            self._written = self._file.commits.submit(partial(self._write, self._open))
+        with suppress(Unavailable):  # the store is closed
+            self._written = self._file.commits.submit(partial(self._write_job, self._open))
 
-    def _write(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
+    def _write_job(self, batch: list[AuditEntry], db: sqlite3.Connection) -> Finish[None]:
         if self._open is batch:
             self._open = None
         last = db.execute(_LAST).fetchone()
-        db.executemany(_RECORD, chained((last and last[0]) or b"", map(fields, batch)))
+        db.executemany(_RECORD, chain_rows((last and last[0]) or b"", map(stored_fields, batch)))
         return NOTHING
 
-    async def entries(
-        self,
-        *,
-        tenant: str | None = None,
-        principal: str = "",
-        task: str = "",
-        operation: str = "",
-        since: str = "",
-        before: int = 0,
-        limit: int = 100,
-    ) -> Sequence[AuditEntry]:
-        asked = {
-            "tenant = ?": tenant,
-            "principal <> '' and principal = ?": principal or None,  # as its index says
-            "task = ?": task or None,
-            "operation = ?": operation or None,
-            "at >= ?": since or None,
-            "id < ?": before or None,
-        }
-        terms = {term: value for term, value in asked.items() if value is not None}
-        sql = _ENTRIES + (" where " + " and ".join(terms) if terms else "") + " order by id desc limit ?"
-        values = (*terms.values(), limit)
-        rows = await self._file.reads.in_thread(lambda db: db.execute(sql, values).fetchall())
-        return entries_of(rows)
+    async def entries(self, *, limit: int = 100, **query: Unpack[AuditQuery]) -> Sequence[AuditEntry]:
+        where, values = make_condition(_TERMS, query)
+        sql = f"{_ENTRIES}{where} order by id desc limit ?"
+        rows = await self._file.reads.in_thread(lambda db: db.execute(sql, (*values, limit)).fetchall())
+        return read_entries(rows)
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         def job(db: sqlite3.Connection) -> Finish[Sequence[AuditEntry]]:
-            oldest = entries_of(db.execute(_OLDEST, (limit,)).fetchall())
+            oldest = read_entries(db.execute(_OLDEST, (limit,)).fetchall())
             gone = list(takewhile(lambda entry: entry.at < before, oldest))
             if gone:
                 db.execute(_FORGET, (gone[-1].id,))

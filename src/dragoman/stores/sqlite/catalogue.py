@@ -1,7 +1,7 @@
 """The catalogue in a SQLite file: registered agents, and full-text search (FTS5).
 
-Each word of a query is searched in each column. So the score of a text depends on that text alone, and says nothing about texts that
-the caller may not see, as BM25 would.
+Each word of a query is searched in each column. So the score of a text depends on that text alone. A score of BM25 would depend on
+texts that the caller may not see.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from dragoman.engine.protocols import SEARCH_WEIGHTS, RegisteredAgent, SearchText
-from dragoman.stores.common import is_prefix, plain_words, query_words
+from dragoman.stores.search_words import finds_longer_words, split_query, split_text
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
@@ -82,7 +82,7 @@ class SqliteCatalogue:
     async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
         rows = {
             digest: [
-                " ".join(plain_words(member)) for member in (text.name, text.tags, text.skills, text.about)
+                " ".join(split_text(member)) for member in (text.name, text.tags, text.skills, text.about)
             ]
             for digest, text in texts.items()
         }
@@ -97,13 +97,13 @@ class SqliteCatalogue:
         await self._file.commits.submit(job)
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
-        words = query_words(query)
+        words = split_query(query)
         if not words or not among:
             return ()
         values: list[object] = []
         for n, word in enumerate(words):
             for column, weight in SEARCH_WEIGHTS.items():
-                values += (n, weight, f'{column} : "{word}"{"*" if is_prefix(word) else ""}')
+                values += (n, weight, f'{column} : "{word}"{"*" if finds_longer_words(word) else ""}')
         hits = " union all ".join([_HITS] * (len(words) * len(SEARCH_WEIGHTS)))
         sql = _SEARCH.format(hits=hits)
         found = (*values, json.encode(list(among)).decode(), limit)

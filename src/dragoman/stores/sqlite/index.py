@@ -7,22 +7,31 @@ is there for the purge anyway, so operators cost the writers nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from dragoman.engine.protocols import HEAD_BYTES, SCAN_TASKS, FoundInfos, NodeInfo, TaskInfo, TaskQuery
+from dragoman.engine.protocols import HEAD_BYTES, FoundInfos, NodeInfo, TaskInfo, TaskQuery
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores.common import FIRST_PAGE, MAX_SCOPE_SEARCHES, complete_part, task_info
-from dragoman.stores.heartbeat import wall_time
+from dragoman.stores.lease_clock import wall_time
 from dragoman.stores.node_locks import NodeLocks
+from dragoman.stores.pages import (
+    FIRST_PAGE,
+    MAX_SCOPE_SEARCHES,
+    SCAN_BATCH_TASKS,
+    Scan,
+    find_infos,
+    finish_scan,
+    select_complete,
+)
+from dragoman.stores.rows import read_task_info
+from dragoman.stores.sqlite.commits import SEQ_BITS
 from dragoman.stores.sqlite.file import SqliteFile
 
 _COLUMNS = f"""
 select tenant, agent, owner, tasks.id, context, tasks.key, seq, size, state, updated, done, reply, ready, tasks.node, until, attempt, fence,
-(select substr(body, 1, {HEAD_BYTES}) from log where place > tasks.key << 28 and place < (tasks.key + 1) << 28
+(select substr(body, 1, {HEAD_BYTES}) from log where place > tasks.key << {SEQ_BITS} and place < (tasks.key + 1) << {SEQ_BITS}
 order by place limit 1)
 """
 _ONE = (
@@ -62,12 +71,14 @@ order by asked.key limit :limit
 _COUNTS = """
 select tenant, agent, state, sum(n) from counts cross join scopes using (scope) where n > 0 group by tenant, agent, state
 """
-_SIZE = "select coalesce(sum(size), 0) from scopes cross join tasks using (scope) where tenant = ?"
+_SIZE = """
+select coalesce(sum(size), 0) + coalesce(sum(
+    case when webhooks then (select sum(length(body)) from webhooks where webhooks.key = tasks.key) end
+), 0) from scopes cross join tasks using (scope) where tenant = ?
+"""
 _NODES = """
 select node, until, (select count(*) from tasks where ready = 1 and tasks.node = nodes.node) from nodes order by node
 """
-_BATCH = 1000
-"""Tasks that one read looks at."""
 
 
 class SqliteIndex:
@@ -75,22 +86,16 @@ class SqliteIndex:
         self._file, self._locks = file, locks
 
     async def find(self, query: TaskQuery, *, limit: int) -> FoundInfos:
-        found: list[TaskInfo] = []
-        at, looked = query.before, 0
-        while len(found) < limit and looked < SCAN_TASKS:
-            step = partial(_scan, query=query, before=at, limit=limit - len(found))
-            rows, at, more = await self._file.reads.in_thread(step)
-            found += [task_info(row, self._expires) for row in rows]
-            looked += _BATCH
-            if not more:
-                return FoundInfos(found, None)
-        return FoundInfos(found, at)
+        def scan(before: tuple[str, int] | None, rows: int) -> Awaitable[Scan]:
+            return self._file.reads.in_thread(lambda db: _scan(db, query, before, rows))
+
+        return await find_infos(scan, self._expires, query, limit)
 
     async def get(self, scope: Scope, task: str) -> TaskInfo:
         row = self._file.reads.one(_ONE, (scope.tenant, scope.agent, scope.owner, task))
         if row is None:
             raise TaskNotFound(task)
-        return task_info(row, self._expires)
+        return read_task_info(row, self._expires)
 
     async def counts(self) -> Sequence[tuple[str, str, TaskState, int]]:
         rows = await self._file.reads.in_thread(lambda db: db.execute(_COUNTS).fetchall())
@@ -108,20 +113,18 @@ class SqliteIndex:
         ]
 
     def _expires(self, node: str, until: float) -> float:
-        return 0.0 if self._locks.dead(node) else wall_time(until)
+        return 0.0 if self._locks.is_dead(node) else wall_time(until)
+
+
+def _names(query: TaskQuery) -> dict[str, Any]:
+    return {"tenant": query.tenant, "agent": query.agent, "owner": query.owner}
 
 
 def _of_tenant(
     db: sqlite3.Connection, query: TaskQuery, values: dict[str, Any]
 ) -> tuple[list[tuple[str, int]], bool] | None:
     """The next tasks of a tenant, without those of others, and whether there are more. None if it has very many scopes, or too many ties."""
-    names = {
-        "tenant": query.tenant,
-        "agent": query.agent,
-        "owner": query.owner,
-        "limit": MAX_SCOPE_SEARCHES + 1,
-    }
-    scopes = db.execute(_SCOPES, names).fetchall()
+    scopes = db.execute(_SCOPES, {**_names(query), "limit": MAX_SCOPE_SEARCHES + 1}).fetchall()
     if len(scopes) > MAX_SCOPE_SEARCHES:
         return None
     wanted = {state.value for state in query.states}
@@ -130,16 +133,13 @@ def _of_tenant(
         for scope, state in scopes
         if not wanted or state in wanted
     ]
-    return complete_part(searches, values["limit"])
+    return select_complete(searches, values["limit"])
 
 
-def _scan(
-    db: sqlite3.Connection, *, query: TaskQuery, before: tuple[str, int] | None, limit: int
-) -> tuple[list[Any], tuple[str, int] | None, bool]:
-    """The rows that match among the next tasks, the last one looked at, and whether there are more."""
+def _scan(db: sqlite3.Connection, query: TaskQuery, before: tuple[str, int] | None, limit: int) -> Scan:
     updated, key = before or (FIRST_PAGE, 0)
     values = {"updated": updated, "key": key, "since": query.since, "until": query.until or FIRST_PAGE}
-    values["limit"] = _BATCH + 1
+    values["limit"] = SCAN_BATCH_TASKS + 1
     db.execute("begin")
     try:
         found = _of_tenant(db, query, values) if query.tenant is not None else None
@@ -150,19 +150,10 @@ def _scan(
             )
         candidates, cut = found
         candidates.sort(reverse=True)
-        batch = candidates[:_BATCH]
-        keys = "[" + ",".join([str(key) for _, key in batch]) + "]"
+        keys = "[" + ",".join([str(key) for _, key in candidates[:SCAN_BATCH_TASKS]]) + "]"
         states = "[" + ",".join(sorted(f'"{state.value}"' for state in query.states)) + "]"
-        filters = {
-            "tenant": query.tenant,
-            "agent": query.agent,
-            "owner": query.owner,
-            "context": query.context,
-        }
-        rows = db.execute(_PAGE, {**filters, "keys": keys, "states": states, "limit": limit}).fetchall()
+        page = {"context": query.context, "keys": keys, "states": states, "limit": limit}
+        rows = db.execute(_PAGE, {**_names(query), **page}).fetchall()
     finally:
         db.execute("rollback")
-    if len(rows) == limit:
-        last = (rows[-1][9], rows[-1][5])
-        return rows, last, cut or last != candidates[-1]
-    return rows, batch[-1] if batch else before, cut or len(candidates) > len(batch)
+    return finish_scan(rows, candidates, cut, before, limit)

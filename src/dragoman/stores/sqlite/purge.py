@@ -1,6 +1,7 @@
-"""Deletes what is old from a SQLite file, a bounded piece at a time: the statements run on the event loop's thread.
+"""Deletes old tasks from a SQLite file in bounded pieces, because the statements run on the event loop's thread.
 
-A purged task is gone at once. If its log is long, its key is written down (`purged`) and the log follows in pieces.
+The row of a purged task is deleted at once. If its log is long, its key is added to the table `purged`, and the log is deleted later,
+in pieces.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from sqlite3 import Connection
 
 import msgspec
 
+from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import heartbeat
+from dragoman.stores import lease_clock
+from dragoman.stores.rows import DEDUPE_SECONDS
 from dragoman.stores.sqlite import push_queue
 from dragoman.stores.sqlite.commits import SEQ_BITS, Finish
 from dragoman.stores.sqlite.file import SqliteFile
-from dragoman.stores.sqlite.log import DAY
 
 LAST_TIME = "~"
 """After every time of a task."""
 PIECE_ROWS, PIECE_BYTES = 500, 1 << 20
-"""What one transaction deletes of a log. A single append may be larger."""
+"""Rows and bytes of a log that one transaction deletes. A single append may be larger."""
 VACUUM_PAGES = 200
 """Pages that one transaction gives back to the file system."""
 MIN_FREE_PAGES, MAX_FREE_SHARE = 256, 8
-"""Free pages are kept for what comes next: so many, or one in so many of the file."""
+"""Free pages that are not given back: the first number, or the file's pages divided by the second."""
 
 _AT_REST = """
 (webhooks = 0 or not exists (select 1 from webhooks where webhooks.key = tasks.key and cursor < last and dead = 0))
@@ -40,6 +42,9 @@ order by updated limit ?
 _OF_TENANT = """
 select key from tasks where scope in (select scope from scopes where tenant = ?) and (done = 1 or node is null) limit ?
 """
+_NAMED = (
+    "select key from scopes join tasks using (scope) where tenant = ? and agent = ? and owner = ? and id = ?"
+)
 _LEFT = "select 1 from tasks where scope in (select scope from scopes where tenant = ?) limit 1"
 _FORGET_SEEN = "delete from seen where scope in (select scope from scopes where tenant = ?)"
 _STILL_OLD = """
@@ -66,6 +71,12 @@ def find(before: str, limit: int, unfinished: bool, db: Connection) -> Sequence[
 def find_of_tenant(tenant: str, limit: int, db: Connection) -> Sequence[tuple[int]]:
     """The keys of up to `limit` tasks of a tenant that no node runs."""
     return db.execute(_OF_TENANT, (tenant, limit)).fetchall()
+
+
+def find_named(tasks: Sequence[tuple[Scope, str]], db: Connection) -> Sequence[tuple[int]]:
+    """The keys of these tasks."""
+    names = [(scope.tenant, scope.agent, scope.owner, task) for scope, task in tasks]
+    return [row for name in names for row in db.execute(_NAMED, name)]
 
 
 def forget_tenant(tenant: str, db: Connection) -> Finish[bool]:
@@ -105,10 +116,10 @@ def purge(file: SqliteFile, before: str, found: Sequence[tuple[int]], db: Connec
 
 
 def tidy(file: SqliteFile, db: Connection) -> Finish[bool]:
-    """One piece of each: logs of purged tasks, expired keys and quotas, and pages of the file that nothing is in."""
+    """Delete a piece of each: logs of purged tasks, expired idempotency keys and quotas, free pages. True if there may be more."""
     more = _delete_logs(db)
-    more |= db.execute(_EXPIRED, (time.time() - DAY,)).rowcount >= 1000
-    more |= db.execute(_QUOTAS, (heartbeat.now(),)).rowcount >= 1000
+    more |= db.execute(_EXPIRED, (time.time() - DEDUPE_SECONDS,)).rowcount >= 1000
+    more |= db.execute(_QUOTAS, (lease_clock.now(),)).rowcount >= 1000
     if _shrink(db):
         more = file.commits.must_commit = True
     return lambda: more
@@ -137,6 +148,8 @@ def _shrink(db: Connection) -> bool:
     if free <= MIN_FREE_PAGES or free <= db.execute("pragma page_count").fetchone()[0] // MAX_FREE_SHARE:
         return False
     for _ in range(VACUUM_PAGES):
-        db.execute("pragma incremental_vacuum(1)")  # one at a time: Python stops after the first step
+        db.execute(
+            "pragma incremental_vacuum(1)"
+        )  # one page: Python runs only the first step of this statement
     left: int = db.execute("pragma freelist_count").fetchone()[0]
-    return left < free  # a file from elsewhere may not know how to shrink
+    return left < free  # False for a file without incremental vacuum

@@ -1,7 +1,7 @@
-"""Push configs in a SQLite file, and what is still to be told to them.
+"""Push configs in a SQLite file, and the notifications that are due.
 
 A webhook is due when `cursor < last`: `last` moves in the transaction that adds a public record to its task's log, and
-`cursor` when somebody has been told of it.
+`cursor` when a notification was delivered.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sqlite3 import Connection
+from typing import Unpack
 
 from msgspec.structs import replace
 
 from dragoman.engine import push_configs
 from dragoman.engine.protocols import LeaseLost
-from dragoman.engine.push_configs import Delivery, StoredPushConfig
+from dragoman.engine.push_configs import Delivery, PushRow, ReleaseOptions, StoredPushConfig
 from dragoman.engine.transition import (
     Advance,
     ClaimPush,
     PushJob,
-    PushRow,
     Redeliver,
     ReleasePush,
     Replace,
     TaskRow,
-    check_push_count,
+    check_push_config,
     decide_push,
     first_push_row,
 )
 from dragoman.errors import TaskNotFound
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
-from dragoman.stores import heartbeat
-from dragoman.stores.common import (
+from dragoman.stores import lease_clock
+from dragoman.stores.rows import (
     PUSH_COLUMNS,
     PushListeners,
     decode_push_config,
-    delivery_of,
     encode_push_config,
-    push_row,
-    push_values,
+    read_delivery,
+    read_push_row,
+    write_push_row,
 )
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
@@ -58,9 +58,9 @@ _DELETE = "delete from webhooks where key = ? and id = ?"
 _UNFLAG = (
     "update tasks set webhooks = exists (select 1 from webhooks where webhooks.key = tasks.key) where key = ?"
 )
-_MARK = "update webhooks set last = ? where key = ?"
+_NOTIFY = "update webhooks set last = ? where key = ?"
 _DELIVERY = """
-select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.fence, webhooks.attempt, since, at, error, dead
+select webhook, tenant, agent, owner, tasks.id, body, cursor, last, webhooks.node, webhooks.fence, webhooks.attempt, since, at, error, dead
 from webhooks {index} cross join tasks using (key) cross join scopes using (scope) where {which}
 """
 _DUE = (
@@ -91,15 +91,15 @@ _PURGE = "delete from webhooks where key = ?"
 class SqlitePushQueue(PushListeners):
     """`PushConfigStore` and `PushQueue` of one file."""
 
-    def __init__(self, file: SqliteFile, bury: Callable[[Connection], None]) -> None:
+    def __init__(self, file: SqliteFile, remove_dead_nodes: Callable[[Connection], None]) -> None:
         super().__init__()
         self._file = file
-        self._remove_dead_nodes = bury
+        self._remove_dead_nodes = remove_dead_nodes
 
     # -- PushConfigStore -------------------------------------------------------------------------------------------------
 
     async def put(self, scope: Scope, task: str, webhook: StoredPushConfig) -> StoredPushConfig:
-        return await self._file.commits.submit(partial(self._put, scope, task, webhook))
+        return await self._file.commits.submit(partial(self._put_job, scope, task, webhook))
 
     async def list(self, scope: Scope, task: str) -> Sequence[StoredPushConfig]:
         reads = self._file.reads
@@ -110,9 +110,9 @@ class SqlitePushQueue(PushListeners):
         return [decode_push_config(body) for (body,) in reads.all(_OF_TASK, row)]
 
     async def delete(self, scope: Scope, task: str, id: str) -> None:
-        await self._file.commits.submit(partial(self._delete, scope, task, id))
+        await self._file.commits.submit(partial(self._delete_job, scope, task, id))
 
-    def _put(
+    def _put_job(
         self, scope: Scope, task: str, webhook: StoredPushConfig, db: Connection
     ) -> Finish[StoredPushConfig]:
         number = self._file.reads.scope(scope)
@@ -130,7 +130,7 @@ class SqlitePushQueue(PushListeners):
 
         return finish
 
-    def _delete(self, scope: Scope, task: str, id: str, db: Connection) -> Finish[None]:
+    def _delete_job(self, scope: Scope, task: str, id: str, db: Connection) -> Finish[None]:
         number = self._file.reads.scope(scope)
         row = None if number is None else db.execute(_KEY, (number, task)).fetchone()
         if row is None:
@@ -142,15 +142,13 @@ class SqlitePushQueue(PushListeners):
     # -- for the log, in its transactions ----------------------------------------------------------------------
 
     def check(self, db: Connection, key: int, webhook: StoredPushConfig) -> StoredPushConfig:
-        """The webhook as it will be kept. Writes nothing. Raises `InvalidParams` if there are too many."""
+        """The webhook as it is stored. Writes nothing. Raises `InvalidParams` if there are too many."""
         same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
-        if same is not None:
-            return replace(webhook, uid=decode_push_config(same[1]).uid)
-        check_push_count(db.execute(_COUNT, (key,)).fetchone()[0])
-        return webhook
+        count = db.execute(_COUNT, (key,)).fetchone()[0]
+        return check_push_config(webhook, decode_push_config(same[1]) if same else None, count)
 
     def add(self, db: Connection, key: int, webhook: StoredPushConfig, *, cursor: int, last: int) -> None:
-        """Keep a webhook that was checked; one with the same id gives way."""
+        """Store a webhook that was checked. It replaces one with the same id."""
         same = db.execute(_SAME, (key, webhook.config.id)).fetchone()
         if same is not None:
             db.execute(_REPLACE, (encode_push_config(webhook), same[0]))
@@ -160,36 +158,39 @@ class SqlitePushQueue(PushListeners):
             db.execute(_FLAG, (key,))
 
     def notify(self, db: Connection, key: int, seq: int) -> None:
-        """The webhooks of a task are to be told of everything up to `seq`."""
-        db.execute(_MARK, (seq, key))
+        """Make the webhooks of a task due for all records up to `seq`."""
+        db.execute(_NOTIFY, (seq, key))
 
     # -- PushQueue ------------------------------------------------------------------------------------------------
 
     async def claim_due(self, node: str, *, limit: int, longest: float = float("inf")) -> Sequence[Delivery]:
-        return await self._file.commits.submit(partial(self._claim_due, node, limit, longest))
+        return await self._file.commits.submit(partial(self._claim_due_job, node, limit, longest))
 
     async def advance(self, delivery: Delivery, cursor: int) -> None:
-        await self._file.commits.submit(partial(_advance, delivery, cursor))
+        def job(db: Connection) -> Finish[None]:
+            if _change(db, delivery.key, Advance(delivery.task, delivery.fence, cursor)) is None:
+                raise LeaseLost(delivery.task)
+            return NOTHING
 
-    async def release(
-        self,
-        delivery: Delivery,
-        cursor: int,
-        *,
-        retry_in: float = 0.0,
-        error: str = "",
-        dead: bool = False,
-    ) -> None:
-        await self._file.commits.submit(partial(_release, delivery, cursor, retry_in, error, dead))
+        await self._file.commits.submit(job)
 
-    async def when(self) -> float | None:
+    async def release(self, delivery: Delivery, cursor: int, **options: Unpack[ReleaseOptions]) -> None:
+        def job(db: Connection) -> Finish[None]:
+            _change(
+                db, delivery.key, ReleasePush(delivery.fence, cursor, push_configs.steady_time(), **options)
+            )
+            return NOTHING
+
+        await self._file.commits.submit(job)
+
+    async def next_due(self) -> float | None:
         at: float | None = self._file.reads.one(_WHEN, ())[0]
         return at
 
     async def find(self, *, dead: bool = False, limit: int) -> Sequence[Delivery]:
         sql = _DEAD if dead else _WAITING
         rows = await self._file.reads.in_thread(lambda db: db.execute(sql, (limit,)).fetchall())
-        return [delivery_of(row) for row in rows]
+        return [read_delivery(row) for row in rows]
 
     async def browse(
         self, *, of: tuple[Scope, str] | None = None, after: int = 0, limit: int
@@ -203,22 +204,24 @@ class SqlitePushQueue(PushListeners):
                 raise TaskNotFound(of[1])
             sql, values = _BROWSE_TASK, (*row, after, limit)
         rows = await reads.in_thread(lambda db: db.execute(sql, values).fetchall())
-        return [delivery_of(row) for row in rows]
+        return [read_delivery(row) for row in rows]
 
     async def redeliver(self, key: int, *, cursor: int | None = None) -> bool:
-        return await self._file.commits.submit(partial(self._redeliver, key, cursor))
+        return await self._file.commits.submit(partial(self._redeliver_job, key, cursor))
 
-    def _claim_due(self, node: str, limit: int, longest: float, db: Connection) -> Finish[Sequence[Delivery]]:
+    def _claim_due_job(
+        self, node: str, limit: int, longest: float, db: Connection
+    ) -> Finish[Sequence[Delivery]]:
         self._remove_dead_nodes(db)
-        now, claimed = push_configs.now(), []
+        now, claimed = push_configs.steady_time(), []
         db.execute(_CORRECT_TIMES, (now + longest,))
-        for row in db.execute(_DUE, (now, heartbeat.now(), limit, node)).fetchall():
-            due = delivery_of(row)
+        for row in db.execute(_DUE, (now, lease_clock.now(), limit, node)).fetchall():
+            due = read_delivery(row)
             if (taken := _change(db, due.key, ClaimPush(node, now))) is not None:
-                claimed.append(replace(due, fence=taken.fence))
+                claimed.append(replace(due, node=node, fence=taken.fence))
         return lambda: claimed
 
-    def _redeliver(self, key: int, cursor: int | None, db: Connection) -> Finish[bool]:
+    def _redeliver_job(self, key: int, cursor: int | None, db: Connection) -> Finish[bool]:
         found = _change(db, key, Redeliver(cursor))
 
         def finish() -> bool:
@@ -229,36 +232,22 @@ class SqlitePushQueue(PushListeners):
 
 
 def _change(db: Connection, key: int, job: PushJob) -> PushRow | None:
-    """Do what `decide_push` makes of a job. None if there is no such webhook."""
+    """Apply the decision of `decide_push`, and return the new row. None if there is no such webhook."""
     found = db.execute(_ROW, (key,)).fetchone()
     if found is None:
         return None
-    row = push_row(found)
+    row = read_push_row(found)
     after = decide_push(row, job)
     if after is not row:
-        db.execute(_CHANGE, (*push_values(after), key))
+        db.execute(_CHANGE, (*write_push_row(after), key))
     return after
 
 
-def _advance(delivery: Delivery, cursor: int, db: Connection) -> Finish[None]:
-    if _change(db, delivery.key, Advance(delivery.task, delivery.fence, cursor)) is None:
-        raise LeaseLost(delivery.task)
-    return NOTHING
-
-
-def _release(
-    delivery: Delivery, cursor: int, retry_in: float, error: str, dead: bool, db: Connection
-) -> Finish[None]:
-    job = ReleasePush(delivery.fence, cursor, push_configs.now(), retry_in, error, dead)
-    _change(db, delivery.key, job)
-    return NOTHING
-
-
 def leave(db: Connection, node: str) -> None:
-    """Whatever the node held is free."""
+    """Release all webhooks that a node holds."""
     db.execute(_LEAVE, (node,))
 
 
 def purge(db: Connection, keys: Iterable[tuple[int]]) -> None:
-    """Forget the webhooks of these tasks."""
+    """Delete the webhooks of these tasks."""
     db.executemany(_PURGE, keys)

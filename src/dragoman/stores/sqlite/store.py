@@ -1,6 +1,6 @@
-"""Tasks in one SQLite file: for one process, or for several beside each other on one machine.
+"""Tasks in one SQLite file: for one process, or for several processes of one machine.
 
-A task's row carries its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed.
+A task's row has its lease: `ready` says that there is work, `node` who does it, `fence` how often it was claimed.
 Every change is one job in a shared transaction (`sqlite/commits.py`).
 """
 
@@ -16,10 +16,9 @@ from typing import TypeVar
 from msgspec import json
 
 from dragoman.engine.protocols import HeldLease, Lease
-from dragoman.engine.records import CACHE_BYTES
 from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.model.ops import Scope
-from dragoman.stores import heartbeat
+from dragoman.stores import lease_clock
 from dragoman.stores.node_locks import NodeLocks
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
@@ -27,7 +26,7 @@ from dragoman.stores.sqlite.catalogue import SqliteCatalogue
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.index import SqliteIndex
-from dragoman.stores.sqlite.log import SqliteLog, release
+from dragoman.stores.sqlite.log import SET_LEASE, SqliteLog, release_job
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ T = TypeVar("T")
 _NODES = "select node from nodes"
 _JOIN = "insert or replace into nodes (node, until) values (?, ?)"
 _UNTIL = "select until from nodes where node = ?"
-_GONE = "delete from nodes where node = ?"
+_END_NODE = "delete from nodes where node = ?"
 _LEAVE = "update tasks set node = null where ready = 1 and node = ?"
 _HOLDS = "select key, fence, mail from tasks where ready = 1 and node = ? order by key"
 _TASKS = """
@@ -49,13 +48,13 @@ and node is not null and node <> ? and node not in (select node from nodes where
 """
 )
 _FREE = _TASKS + "and node is null order by key"
-_WAITING = "select count(*) from tasks where ready = 1 and node is null"
-_BACKLOG = """
+_COUNT_UNCLAIMED = "select count(*) from tasks where ready = 1 and node is null"
+_COUNT_UNCLAIMED_OF = """
 select tenant, agent, owner, n from
 (select scope, count(*) as n from tasks indexed by tasks_ready where ready = 1 and node is null group by scope)
 cross join scopes using (scope)
 """
-_BEHIND = """
+_FIND_BEHIND = """
 select asked.key from json_each(?) as asked
 left join tasks on tasks.scope = asked.value ->> 0 and tasks.id = asked.value ->> 1
 where tasks.seq is null or tasks.seq > asked.value ->> 2
@@ -63,8 +62,7 @@ where tasks.seq is null or tasks.seq > asked.value ->> 2
 _QUOTA = "select body from quotas where key = ?"
 _PUT_QUOTA = "insert or replace into quotas (key, body, until) values (?, ?, ?)"
 READERS_PER_SEARCH = 1000
-"""Readers that are looked for in one search."""
-_CLAIM = "update tasks set node = ?, fence = ?, attempt = ? where key = ?"
+"""Readers in one statement of `find_behind`."""
 MAX_CACHED_LOGS = 10_000
 
 
@@ -77,13 +75,13 @@ class SqliteQuotas:
         self._file = file
 
     async def change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, T]]) -> T:
-        def work(db: Connection) -> Finish[T]:
+        def job(db: Connection) -> Finish[T]:
             row = db.execute(_QUOTA, (key,)).fetchone()
-            body, until, answer = change(row[0] if row else b"", heartbeat.now())
+            body, until, answer = change(row[0] if row else b"", lease_clock.now())
             db.execute(_PUT_QUOTA, (key, body, until))
             return lambda: answer
 
-        return await self._file.commits.submit(work)
+        return await self._file.commits.submit(job)
 
 
 class SqliteStore:
@@ -94,19 +92,18 @@ class SqliteStore:
         path: str | Path,
         *,
         synchronous: str = "full",
-        patience: float = 10.0,
-        keep: int = 128,
-        keep_bytes: int = CACHE_BYTES,
+        busy_timeout: float = 10.0,
+        cached_snapshots: int = 128,
     ) -> None:
-        """`patience` is how long to wait while another process writes; `keep` is how many snapshots stay in memory, few
-        enough for the processor's own, and `keep_bytes` how large they are together.
+        """`busy_timeout`: seconds to wait while another process writes. `cached_snapshots`: how many stay in memory, few enough for
+        the cache of the processor.
 
-        `synchronous` is SQLite's. With `normal`, a power cut may take the last moments with it; a crash does not.
+        `synchronous` is SQLite's. With `normal`, the last commits may be lost in a power cut, but not in a crash.
         """
         if str(path) == ":memory:":
             raise ValueError("SQLite's :memory: is for one connection; use MemoryStore")
         self.file = SqliteFile(
-            Path(path), synchronous=synchronous, patience=patience, keep=keep, keep_bytes=keep_bytes
+            Path(path), synchronous=synchronous, busy_timeout=busy_timeout, cached_snapshots=cached_snapshots
         )
         self._locks = NodeLocks(Path(f"{path}-nodes"))
         self.push_configs = self.push_queue = SqlitePushQueue(self.file, self._remove_dead_nodes)
@@ -116,7 +113,7 @@ class SqliteStore:
         self.quotas = SqliteQuotas(self.file)
         self._logs: dict[Scope, SqliteLog] = {}
         self._ttls: dict[str, float] = {}
-        """How long each node that joined here is alive after it says so."""
+        """Seconds that a heartbeat of each node that joined here counts."""
 
     async def open(self) -> None:
         await self.file.open()
@@ -136,15 +133,15 @@ class SqliteStore:
     async def join(self, node: str, *, ttl: float) -> None:
         self._locks.hold(node)
         self._ttls[node] = ttl
-        await self.file.commits.submit(partial(self._join, node, ttl))
+        await self.file.commits.submit(partial(self._join_job, node, ttl))
 
     async def renew(self, node: str, *, ttl: float) -> Sequence[HeldLease]:
         self._locks.hold(node)
         self._ttls[node] = ttl
-        return await self.file.commits.submit(partial(self._renew, node, ttl))
+        return await self.file.commits.submit(partial(self._renew_job, node, ttl))
 
     async def leave(self, node: str) -> None:
-        await self.file.commits.submit(partial(_leave, node))
+        await self.file.commits.submit(partial(_leave_job, node))
         self._ttls.pop(node, None)
         self._locks.drop(node)
 
@@ -153,26 +150,29 @@ class SqliteStore:
         node: str,
         *,
         limit: int,
-        fits: Callable[[Scope], bool] | None = None,
-        takes_over: Callable[[], bool] | None = None,
+        serves: Callable[[Scope], bool] | None = None,
+        may_take_over: Callable[[], bool] | None = None,
     ) -> Sequence[Lease]:
-        return await self.file.commits.submit(partial(self._claim, node, limit, fits, takes_over))
+        return await self.file.commits.submit(partial(self._claim_job, node, limit, serves, may_take_over))
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
-        await self.file.commits.submit(partial(release, lease, failed))
+        await self.file.commits.submit(partial(release_job, lease, failed))
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         old = await self.file.reads.in_thread(partial(purge.find, before, limit, unfinished))
         return await self.file.commits.submit(partial(purge.purge, self.file, before, old))
 
     async def purge_tenant(self, tenant: str, *, limit: int) -> tuple[int, bool]:
-        found = await self.file.reads.in_thread(partial(purge.find_of_tenant, tenant, limit))
-        gone = (
-            await self.file.commits.submit(partial(purge.purge, self.file, purge.LAST_TIME, found))
-            if found
-            else 0
-        )
+        gone = await self._purge_found(partial(purge.find_of_tenant, tenant, limit))
         return gone, await self.file.commits.submit(partial(purge.forget_tenant, tenant))
+
+    async def purge_tasks(self, tasks: Sequence[tuple[Scope, str]]) -> int:
+        return await self._purge_found(partial(purge.find_named, tasks))
+
+    async def _purge_found(self, find: Callable[[Connection], Sequence[tuple[int]]]) -> int:
+        if found := await self.file.reads.in_thread(find):
+            return await self.file.commits.submit(partial(purge.purge, self.file, purge.LAST_TIME, found))
+        return 0
 
     async def tidy(self) -> bool:
         return await self.file.commits.submit(partial(purge.tidy, self.file))
@@ -180,76 +180,79 @@ class SqliteStore:
     def damage(self) -> str:
         return str(self.file.reads.damage)
 
-    def waiting(self) -> int:
-        row = self.file.reads.one(_WAITING, ())
+    def count_unclaimed(self) -> int:
+        row = self.file.reads.one(_COUNT_UNCLAIMED, ())
         return int(row[0]) if row else 0
 
-    async def backlog(self, fits: Callable[[Scope], bool]) -> int:
-        rows = await self.file.reads.in_thread(lambda db: db.execute(_BACKLOG).fetchall())
-        return sum(n for *names, n in rows if fits(Scope(*names)))
+    async def count_unclaimed_of(self, serves: Callable[[Scope], bool]) -> int:
+        rows = await self.file.reads.in_thread(lambda db: db.execute(_COUNT_UNCLAIMED_OF).fetchall())
+        return sum(n for *names, n in rows if serves(Scope(*names)))
 
     def time_commits(self, report: Callable[[float], None]) -> None:
         self.file.on_commit = report
 
-    async def behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
+    async def find_behind(self, cursors: Sequence[tuple[Scope, str, int]]) -> Sequence[int]:
         if not self.file.commits.changed():
             return ()
         reads, places = self.file.reads, []
         known = [(reads.scope(scope), task, after) for scope, task, after in cursors]
         for start in range(0, len(known), READERS_PER_SEARCH):
             asked = json.encode(known[start : start + READERS_PER_SEARCH]).decode()
-            rows = await reads.in_thread(lambda db, asked=asked: db.execute(_BEHIND, (asked,)).fetchall())  # type: ignore[misc]
-            places += [start + place for (place,) in rows]
+            places += [start + place for (place,) in await reads.in_thread(partial(_find_behind, asked))]
         return places
 
-    def _join(self, node: str, ttl: float, db: Connection) -> Finish[None]:
-        _leave(node, db)
-        self._renew(node, ttl, db)
+    def _join_job(self, node: str, ttl: float, db: Connection) -> Finish[None]:
+        _leave_job(node, db)
+        self._renew_job(node, ttl, db)
         return NOTHING
 
-    def _renew(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[HeldLease]]:
+    def _renew_job(self, node: str, ttl: float, db: Connection) -> Finish[Sequence[HeldLease]]:
         self._remove_dead_nodes(db)
-        db.execute(_JOIN, (node, heartbeat.now() + ttl))
+        db.execute(_JOIN, (node, lease_clock.now() + ttl))
         held = [HeldLease(*row) for row in db.execute(_HOLDS, (node,))]
         return lambda: held
 
-    def _claim(
+    def _claim_job(
         self,
         node: str,
         limit: int,
-        fits: Callable[[Scope], bool] | None,
-        takes_over: Callable[[], bool] | None,
+        serves: Callable[[Scope], bool] | None,
+        may_take_over: Callable[[], bool] | None,
         db: Connection,
     ) -> Finish[Sequence[Lease]]:
         self._remove_dead_nodes(db)
-        now, joined = heartbeat.now(), db.execute(_UNTIL, (node,)).fetchone()
+        now, joined = lease_clock.now(), db.execute(_UNTIL, (node,)).fetchone()
         lapsed = joined is not None and joined[0] <= now
-        # Who is buried is dead; who is only silent may have had to wait for the file, as we had.
-        patient = lapsed or not (takes_over is None or takes_over())
-        # Two searches, because together they would sort everything that waits.
-        orphaned = db.execute(_ORPHANED, (node, float("-inf") if patient else now))
+        # Nodes whose processes are gone were removed. Other nodes without a heartbeat may have waited for the file, as this one did.
+        only_free = lapsed or not (may_take_over is None or may_take_over())
+        # Two statements: one for both would sort all waiting tasks.
+        orphaned = db.execute(_ORPHANED, (node, float("-inf") if only_free else now))
         waiting = chain(orphaned, db.execute(_FREE))
         free = ((Scope(*row[1:4]), row) for row in waiting)
-        chosen = list(islice((each for each in free if fits is None or fits(each[0])), limit))
+        chosen = list(islice((each for each in free if serves is None or serves(each[0])), limit))
         leases = []
         if (lapsed or chosen) and joined is not None and (ttl := self._ttls.get(node)) is not None:
-            db.execute(_JOIN, (node, max(joined[0], now + ttl)))  # what we take is not anybody else's at once
+            db.execute(_JOIN, (node, max(joined[0], now + ttl)))  # so that no other node claims them at once
         for scope, (key, _, _, _, task, holder, fence, attempt) in chosen:
             held = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
             row = decide(held, Claim(node, holder_alive=False)).row
-            db.execute(_CLAIM, (row.node, row.fence, row.attempt, key))
+            db.execute(SET_LEASE, (row.node, row.fence, row.attempt, key))
             leases.append(Lease(scope, task, key, row.fence, row.attempt))
         return lambda: leases
 
     def _remove_dead_nodes(self, db: Connection) -> None:
-        """Forget the nodes whose processes are gone: what they held is free."""
+        """Delete the nodes whose processes are gone. Their tasks can be claimed."""
         for (node,) in db.execute(_NODES).fetchall():
-            if self._locks.dead(node):
-                db.execute(_GONE, (node,))
+            if self._locks.is_dead(node):
+                db.execute(_END_NODE, (node,))
 
 
-def _leave(node: str, db: Connection) -> Finish[None]:
+def _find_behind(asked: str, db: Connection) -> list[tuple[int]]:
+    return db.execute(_FIND_BEHIND, (asked,)).fetchall()
+
+
+def _leave_job(node: str, db: Connection) -> Finish[None]:
     db.execute(_LEAVE, (node,))
     push_queue.leave(db, node)
-    db.execute(_GONE, (node,))
+    db.execute(_END_NODE, (node,))
     return NOTHING

@@ -1,10 +1,10 @@
-"""Mode `pass`: calls go to the agent as they are, and its answers come back. Nothing is kept here.
+"""Mode `pass`: calls go to the agent unchanged, and its answers come back. Nothing is stored here.
 
-Tasks, ids and numbers of events are the agent's. What it does not offer is refused in the caller's version. Events are
-passed on in the batches in which they come, and a broken connection to the agent is resumed by the client below.
+Tasks, ids and event numbers are the agent's. Operations that it does not offer are refused in the caller's version. Events are passed on in
+the batches in which they come, and the client resumes a broken connection to the agent.
 
-Where an agent does less than 1.0 promises to callers, the rest is done here: a stream begins with its task, and a send that
-waits is answered when the task stops.
+What 1.0 promises to callers and an older agent does not do is done here: a stream begins with its task, and a blocking send is answered
+when the task stops.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from dragoman.model.ops import (
     StreamResponse,
     SubscribeToTask,
 )
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState, TaskStatus
 
 logger = logging.getLogger("dragoman.bridge")
 
 R = TypeVar("R", bound=Request)
 
 
-class PassingService:
+class PassThroughService:
     """The `Service` of a route in mode `pass`."""
 
     def __init__(self, agent: BridgedAgent, upstream: Upstream) -> None:
@@ -81,9 +81,9 @@ class PassingService:
         if not isinstance(request, SendMessage) or not isinstance(result, Task):
             return result
         settings = request.configuration
-        if result.state.over or settings.return_immediately:
+        if result.state.settled or settings.return_immediately:
             return result
-        # Some agents answer at once, whatever they are asked.
+        # Some agents answer at once, even to a blocking send.
         with suppress(UnsupportedOperation):  # it stopped in between
             async for _ in self._upstream.stream(call, ResumeTask(id=result.id, known=result)):
                 pass
@@ -107,27 +107,30 @@ class PassingService:
     async def _read(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncGenerator[Batch, None]:
         """The stream, with its task first."""
         starts = isinstance(request, SendMessage) and not request.message.task_id
-        if (
-            isinstance(request, SubscribeToTask)
-            and call.after is None
-            and not self._upstream.shows_task_first
-        ):
+        begins = isinstance(request, SubscribeToTask) and call.after is None
+        if isinstance(request, SubscribeToTask) and begins and not self._upstream.shows_task_first:
             task: Task = await self._upstream.call(call, GetTask(id=request.id))
-            if task.state.terminal and not call.reads_finished:
-                raise UnsupportedOperation(f"task {task.id!r} is {task.state.word}: nothing more will come")
+            _check_not_finished(call, task)
+            begins = False
             yield [StreamResponse(task)]
             if task.state.terminal:
                 return
             request = ResumeTask(id=request.id, known=task)
         async with aclosing(self._upstream.stream(call, request)) as batches:  # type: ignore[type-var]
             async for batch in batches:
+                if begins and batch:
+                    # our client answers with the task if a subscription is refused because the task has finished
+                    _check_not_finished(call, batch[0].event)
+                    begins = False
                 if starts and batch:
                     batch, starts = _task_first(batch), False
                 yield batch
 
     async def _admit(self, call: Call, request: Request) -> None:
         if call.depth >= MAX_DEPTH:
-            raise InvalidParams("too many agents call one another in a row")  # an error that nobody repeats
+            raise InvalidParams(
+                "too many agents call one another in a row"
+            )  # an error that clients do not retry
         if self._agent.authorize is not None:
             await self._agent.authorize(call, request)
         if isinstance(request, SendMessage):
@@ -144,12 +147,18 @@ class PassingService:
             raise for_callers(error, self._upstream) from error
 
 
+def _check_not_finished(call: Call, event: Event) -> None:
+    """Raise `UnsupportedOperation` for a subscription to a finished task, in versions in which that is an error."""
+    if isinstance(event, Task) and event.state.terminal and not call.reads_finished:
+        raise UnsupportedOperation(f"task {event.id!r} is {event.state.word}: nothing more will come")
+
+
 def _outgoing(call: Call, request: R) -> tuple[Call, R]:
-    """The call as the agent gets it: one deeper, and with a key that no other caller of ours can have."""
+    """The call for the agent: one level deeper, and with an idempotency key that no other caller of ours can have."""
     key = call.idempotency_key
     if key and call.principal.id:
-        whose = (call.principal.tenant, call.principal.id, key)
-        key = sha256(msgspec.json.encode(whose)).hexdigest()[:32]
+        identity = (call.principal.tenant, call.principal.id, key)
+        key = sha256(msgspec.json.encode(identity)).hexdigest()[:32]
     call = replace(call, depth=call.depth + 1, idempotency_key=key)
     return call, replace(request, tenant="") if request.tenant else request
 
@@ -180,8 +189,8 @@ def _without_task(call: Call, request: Request, error: A2AError) -> SendMessage 
 
 
 def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
-    """The error for a caller of ours. It is not told where the agent is, nor that it refused credentials of ours. The agent's own
-    errors about a request are for the caller, and are passed on."""
+    """The error for a caller of the bridge. It hides the agent's address, and that the agent refused the bridge's credentials. The
+    agent's own errors about a request are passed on."""
     if isinstance(error, NotCalled):
         return Unavailable(error.message, retry_after=error.retry_after)
     if isinstance(error, NotSent):
@@ -191,7 +200,7 @@ def for_callers(error: A2AError, upstream: Upstream) -> A2AError:
         logger.warning("%s did not answer: %s", upstream.name, error.message)
         return Unreachable("the agent behind this address did not answer: it may have got the request")
     if isinstance(error, InvalidAgentResponse):
-        logger.warning("%s sent what cannot be read: %s", upstream.name, error.message)
+        logger.warning("%s sent an answer that cannot be read: %s", upstream.name, error.message)
         return InvalidAgentResponse("the agent behind this address sent an answer that cannot be read")
     if isinstance(error, Unauthenticated | Forbidden) and not upstream.shows_callers:
         logger.error("%s refuses the credentials of its route: %s", upstream.name, error.message)

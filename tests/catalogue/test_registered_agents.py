@@ -11,23 +11,30 @@ import pytest
 from msgspec import to_builtins
 
 from dragoman.auth.keys import KeyRing, new_key
-from dragoman.catalogue import registered
-from dragoman.catalogue.entry import MAX_DESCRIPTION, MAX_NAME, MAX_SKILLS, MAX_TAGS, describe
-from dragoman.catalogue.registered import NotRegistered, RegisteredAgents, Taken
-from dragoman.catalogue.sources import Viewer
+from dragoman.catalogue import registered_agents
+from dragoman.catalogue.entry import (
+    MAX_DESCRIPTION_CHARACTERS,
+    MAX_NAME_CHARACTERS,
+    MAX_SKILLS,
+    MAX_TAGS,
+    describe,
+)
+from dragoman.catalogue.registered_agents import RegisteredAgents
+from dragoman.catalogue.sources import CatalogueViewer
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import Transport
 from dragoman.engine.protocols import RegisteredAgent
 from dragoman.errors import InvalidParams
 from dragoman.model.card import AgentCard, Skill
 from dragoman.push.guard import Guard
+from dragoman.server.routes import Conflict, NotFound
 from dragoman.stores.memory import MemoryStore
 from tests.catalogue.elsewhere import CARD, Elsewhere, elsewhere, respond
 from tests.growth import assert_linear
 from tests.push.net import PUBLIC, Net
 from tests.waiting import until
 
-EVERYBODY, OPERATOR = Viewer(), Viewer(operator=True)
+EVERYBODY, OPERATOR = CatalogueViewer(), CatalogueViewer(operator=True)
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ async def test_what_is_not_a_name_is_refused(name: str) -> None:
 async def test_a_name_is_taken_once(site: Elsewhere) -> None:
     known = agents()
     await known.add(site.url, name="desk")
-    with pytest.raises(Taken, match="another name"):
+    with pytest.raises(Conflict, match="another name"):
         await known.add(site.url, name="desk")
 
 
@@ -100,16 +107,16 @@ async def test_a_removed_agent_is_gone(site: Elsewhere) -> None:
     await known.add(site.url, name="desk")
     await known.remove("desk")
     assert list(await known.entries(OPERATOR)) == []
-    with pytest.raises(NotRegistered):
+    with pytest.raises(NotFound):
         await known.remove("desk")
-    with pytest.raises(NotRegistered):
+    with pytest.raises(NotFound):
         await known.check("desk")
 
 
 async def test_a_private_agent_is_only_for_those_who_are_known(site: Elsewhere) -> None:
     known = agents()
     await known.add(site.url, name="desk", private=True)
-    friend = Viewer()
+    friend = CatalogueViewer()
     friend.known = True
     assert list(await known.entries(EVERYBODY)) == []
     assert [each.name for each in await known.entries(friend)] == ["desk"]
@@ -118,7 +125,7 @@ async def test_a_private_agent_is_only_for_those_who_are_known(site: Elsewhere) 
 async def test_an_agent_of_a_tenant_is_only_for_that_tenant(site: Elsewhere) -> None:
     known = agents()
     await known.add(site.url, name="desk", tenant="acme")
-    theirs, others = Viewer(), Viewer()
+    theirs, others = CatalogueViewer(), CatalogueViewer()
     theirs.tenant, others.tenant, others.known = "acme", "umbrella", True
     assert [each.name for each in await known.entries(theirs)] == ["desk"]
     assert list(await known.entries(others)) == []
@@ -176,7 +183,7 @@ async def test_an_agent_that_does_not_answer_is_asked_less_and_less_often() -> N
 async def test_a_few_agents_are_asked_at_a_time_and_one_that_hangs_stops_nobody_else(
     site: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registered, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(registered_agents, "CHECK_SECONDS", 0.2)
     store = MemoryStore()
     await agents(store).add(site.url, name="a0")
     body = (await store.catalogue.registered())[0].body
@@ -205,14 +212,14 @@ async def test_a_few_agents_are_asked_at_a_time_and_one_that_hangs_stops_nobody_
         known.start()
         try:
             await alive.come.wait()
-            assert most == registered.CHECKS_AT_ONCE
+            assert most == registered_agents.CHECKS_AT_ONCE
         finally:
             await known.stop()
         assert open_now == 0
 
 
 async def test_an_agent_that_hangs_is_down(site: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(registered_agents, "CHECK_SECONDS", 0.1)
     site.hangs = True
     entry = await agents().add(site.url, name="desk")
     assert (entry.health.state, entry.health.error) == ("down", "it did not answer within 0.1 s")
@@ -238,7 +245,7 @@ async def test_a_large_card_is_not_read(site: Elsewhere) -> None:
     large = (
         b'{"name": "x", "skills": [' + b'{"id": "a", "name": "b"},' * 12_000 + b'{"id": "a", "name": "b"}]}'
     )
-    assert len(large) > registered.MAX_CARD_BYTES
+    assert len(large) > registered_agents.MAX_CARD_BYTES
     site.raw = lambda path: respond(large)
     entry = await agents().add(site.url, name="desk")
     assert (entry.health.state, entry.description.skills) == ("down", ())
@@ -277,8 +284,8 @@ async def test_texts_of_a_card_are_flat_and_short(site: Elsewhere) -> None:
     texts = [about.name, about.description, about.version, *about.tags]
     texts += [text for skill in about.skills for text in (skill.id, skill.name, skill.description)]
     assert all(text.isprintable() for text in texts)
-    assert about.name.startswith("Evil line") and len(about.name) == MAX_NAME
-    assert len(about.description) <= MAX_DESCRIPTION
+    assert about.name.startswith("Evil line") and len(about.name) == MAX_NAME_CHARACTERS
+    assert len(about.description) <= MAX_DESCRIPTION_CHARACTERS
     assert (len(about.skills), len(about.tags)) == (MAX_SKILLS, MAX_TAGS)
 
 
@@ -302,10 +309,10 @@ async def test_settings_register_agents_and_take_back_what_they_no_longer_list(s
     store = MemoryStore()
     known = agents(store)
     await known.add(site.url, name="by-hand")
-    await known.take_settings({"a": "http://a.example", "b": "http://b.example"})
-    await known.take_settings({"b": "http://b.example", "c": "http://c.example"})
+    await known.apply_settings({"a": "http://a.example", "b": "http://b.example"})
+    await known.apply_settings({"b": "http://b.example", "c": "http://c.example"})
     assert [each.name for each in await store.catalogue.registered()] == ["b", "by-hand", "c"]
-    await known.take_settings({})
+    await known.apply_settings({})
     assert [each.name for each in await store.catalogue.registered()] == ["by-hand"]
 
 
@@ -320,12 +327,12 @@ async def test_a_store_that_fails_does_not_end_the_checks(
     async def fails_first(*given: Any, **more: Any) -> Any:
         nonlocal asked
         asked += 1
-        if asked <= registered.CHECKS_AT_ONCE:
+        if asked <= registered_agents.CHECKS_AT_ONCE:
             raise OSError("the disk is gone")
         return await taken(*given, **more)
 
     monkeypatch.setattr(store.catalogue, "take_due", fails_first)
-    await known.take_settings({"desk": site.url})
+    await known.apply_settings({"desk": site.url})
     known.start()
     try:
         await site.come.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from dragoman.auth import Bearer, hashed
 from dragoman.bridge.application import make_bridge
-from dragoman.bridge.passing import PassingService
-from dragoman.bridge.settings import InvalidBridge, one_route
+from dragoman.bridge.pass_through import PassThroughService
+from dragoman.bridge.settings import InvalidBridge, make_one_route
 from dragoman.client import connect
 from dragoman.errors import InvalidParams, RateLimited, TaskNotFound, Unavailable, UnsupportedOperation
 from dragoman.model.content import Message
@@ -26,8 +27,9 @@ from dragoman.model.ops import (
     SubscribeToTask,
 )
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task, TaskState, TaskStatus
+from dragoman.push import PushOptions
 from dragoman.server.runtime import running
-from tests import postgres
+from tests import postgres, raw
 from tests.bridge.bridging import Crew, bridged, crew_app, shape
 
 VERSIONS = ("1.0", "0.3", "0.2", "0.1")
@@ -51,6 +53,26 @@ async def test_tasks_ids_and_events_are_the_agents() -> None:
             assert [shape(piece.event) async for piece in here.stream("go", skill="stream")] == expected
             reply = await here("go", skill="stream")
             assert await there.get(reply.id) == await here.get(reply.id)
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("upstream", ["1.0", "0.3"])
+async def test_a_push_config_is_found_without_its_id_by_callers_of_older_versions(
+    upstream: str, binding: str
+) -> None:
+    push = PushOptions(allow_private=True)
+    async with (
+        running(crew_app(Crew(versions=(upstream,)), push=push)) as direct,
+        bridged(direct, mode="pass", binding=binding) as (url, _),
+    ):
+        for version in ("0.3", "0.2", "0.1"):
+            async with connect(url, version=version, binding="JSONRPC") as client:
+                task = await client.send("wait", skill="slow", wait=False)
+                with pytest.raises(TaskNotFound, match="has no push config"):
+                    await client.get_push(task.id)
+                await client.create_push(task.id, f"http://127.0.0.1/{version}")
+                assert (await client.get_push(task.id)).url == f"http://127.0.0.1/{version}"
+                await client.cancel(task.id)
 
 
 async def test_an_event_is_not_held_back() -> None:
@@ -112,9 +134,9 @@ async def test_an_agent_that_is_away_is_an_error_without_its_address() -> None:
 def test_callers_that_the_agent_cannot_tell_apart_do_not_share_tasks_by_accident() -> None:
     auth = {"tokens": {"alice": "a-secret"}}
     with pytest.raises(InvalidBridge, match="shared_tasks"):
-        make_bridge(one_route("http://127.0.0.1:1", mode="pass", auth=auth))
-    make_bridge(one_route("http://127.0.0.1:1", mode="pass", auth=auth, shared_tasks=True))
-    make_bridge(one_route("http://127.0.0.1:1", auth=auth))
+        make_bridge(make_one_route("http://127.0.0.1:1", mode="pass", auth=auth))
+    make_bridge(make_one_route("http://127.0.0.1:1", mode="pass", auth=auth, shared_tasks=True))
+    make_bridge(make_one_route("http://127.0.0.1:1", auth=auth))
 
 
 async def test_a_key_of_one_caller_is_not_that_of_another() -> None:
@@ -215,8 +237,8 @@ class Hasty:
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_send_that_waits_is_answered_when_the_task_stops(at_once: bool) -> None:
     hasty: Any = Hasty()
-    agent = make_bridge(one_route("http://agent.example", mode="pass")).routes[0].agent
-    service = PassingService(agent, hasty)
+    agent = make_bridge(make_one_route("http://agent.example", mode="pass")).routes[0].agent
+    service = PassThroughService(agent, hasty)
     settings = Configuration(return_immediately=at_once, history_length=3)
     task = await service.call(Call(), SendMessage(message=Message("hi"), configuration=settings))
     assert task.state is (TaskState.SUBMITTED if at_once else TaskState.COMPLETED)
@@ -230,10 +252,27 @@ async def test_a_send_that_waits_is_answered_when_the_task_stops(at_once: bool) 
 async def test_a_subscription_to_a_finished_task_is_an_error_in_1_0_and_the_task_before() -> None:
     hasty: Any = Hasty()
     hasty.shows_task_first = False
-    agent = make_bridge(one_route("http://agent.example", mode="pass")).routes[0].agent
-    service = PassingService(agent, hasty)
+    agent = make_bridge(make_one_route("http://agent.example", mode="pass")).routes[0].agent
+    service = PassThroughService(agent, hasty)
     with pytest.raises(UnsupportedOperation, match="nothing more will come"):
         await anext(service.stream(Call(), SubscribeToTask(id="t")))
     older = service.stream(Call(reads_finished=True), SubscribeToTask(id="t"))
     ((response,),) = [batch async for batch in older]
     assert isinstance(response.event, Task)
+
+
+@pytest.mark.parametrize("stranger", [False, True], ids=["dragoman", "stranger"])
+@pytest.mark.parametrize("upstream", ["1.0", "0.3"])
+async def test_a_caller_of_1_0_is_refused_a_subscription_to_a_finished_task_of_any_agent(
+    upstream: str, stranger: bool
+) -> None:
+    async with bridged(crew_app(Crew(versions=(upstream,))), mode="pass", stranger=stranger) as (url, _):
+        async with connect(url) as client:
+            done = await client("hi")
+        asked = raw.rpc("SubscribeToTask", {"id": done.id})
+        async with raw.post(url, asked, {"A2A-Version": "1.0"}) as response:
+            body = json.loads(await raw.read(response))
+        assert body["error"]["code"] == -32004 and "nothing more will come" in body["error"]["message"]
+        async with connect(url, version="0.3") as older:
+            first, *_ = [piece async for piece in older.subscribe(done.id)]
+            assert isinstance(first.event, Task) and first.text == "HI"
