@@ -720,7 +720,7 @@ async def test_a_command_in_a_container_ends_also_if_the_hub_stands_still(tmp_pa
 async def test_a_container_goes_when_it_is_idle_or_a_command_was_killed_in_it(
     docker: Docker, tmp_path: Path
 ) -> None:
-    sandbox = Sandbox(tmp_path / "w", docker.isolation, seconds=0.3)
+    sandbox = Sandbox(tmp_path / "w", docker.isolation)
     await sandbox.run("1", "true")
     docker.now = 1799.0
     await docker.isolation.remove_idle()
@@ -728,9 +728,10 @@ async def test_a_container_goes_when_it_is_idle_or_a_command_was_killed_in_it(
     docker.now = 1801.0
     await docker.isolation.remove_idle()
     assert not docker.running.exists() and docker.counted("container_reaped_total 1")
-    assert (await sandbox.run("1", "sleep 60")).timed_out
+    impatient = Sandbox(tmp_path / "w", docker.isolation, seconds=0.3)
+    assert (await impatient.run("1", "sleep 60")).timed_out
     assert not docker.running.exists() and docker.counted("container_started_total 2")
-    await sandbox.close()
+    await impatient.close()
 
 
 async def test_a_container_goes_if_a_command_leaves_something_running_in_it(

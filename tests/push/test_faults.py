@@ -52,15 +52,17 @@ async def test_a_webhook_that_is_down_for_a_while(setup: Open, webhook: Receiver
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_webhook_that_comes_and_goes(setup: Open, webhook: Receiver, seed: int) -> None:
-    dice = random.Random(seed)
+    dice, more = random.Random(seed), asyncio.Semaphore(0)
 
     async def answer(received: Notification) -> Answer:
+        more.release()
         lot = dice.random()
         return 200 if lot < 0.7 else None if lot < 0.85 else 500
 
     async def flap() -> None:
         while True:
-            await elapse(dice.uniform(0.01, 0.05))
+            for _ in range(dice.randint(1, 8)):
+                await more.acquire()
             await webhook.down()
             await elapse(dice.uniform(0.0, 0.03))
             await webhook.up()

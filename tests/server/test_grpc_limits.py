@@ -26,7 +26,7 @@ from dragoman.server.runtime import running
 from tests.server.http2 import HEADERS, MAX_CONCURRENT_STREAMS, Connection, dialled
 from tests.server.test_grpc import Stub, message, refused, served
 from tests.server.wire import Scripted, chunk, task
-from tests.waiting import until
+from tests.waiting import VirtualTimeLoop, until
 
 SEND = "/lf.a2a.v1.A2AService/SendMessage"
 STREAM = "/lf.a2a.v1.A2AService/SendStreamingMessage"
@@ -333,8 +333,8 @@ async def _blocked(reader: CallReader, size: int) -> None:
         await asyncio.Event().wait()
 
 
-async def test_a_message_has_as_long_as_it_takes_at_the_read_rate() -> None:
-    async def read(step: int) -> _Client:
+def test_a_message_has_as_long_as_it_takes_at_the_read_rate() -> None:
+    async def count_looks(step: int) -> int:
         client = _Client(step)
 
         async def call() -> None:
@@ -343,10 +343,11 @@ async def test_a_message_has_as_long_as_it_takes_at_the_read_rate() -> None:
 
         await asyncio.create_task(call())
         await client.aborted.wait()
-        return client
+        return client.looks
 
-    assert (await read(9)).looks == 2  # below the rate: ended at the first check
-    assert 3 <= (await read(10)).looks <= 7  # 50 bytes take five times as long, and one more is allowed
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(count_looks(9)) == 2  # below the rate: ended at the first check
+        assert runner.run(count_looks(10)) == 7  # 50 bytes take five times as long, and one more is allowed
 
 
 async def test_a_connection_whose_ended_calls_hold_much_is_closed() -> None:
