@@ -158,17 +158,53 @@ async def test_an_event_costs_the_same_in_a_long_task_as_in_a_short_one(
     assert long < short * 1.1
 
 
-async def test_concurrent_writes_share_a_transaction(store: SqliteStore, log: Log) -> None:
+async def trace(store: SqliteStore) -> list[str]:
+    """The statements that the store executes from now on."""
     statements: list[str] = []
 
-    def trace(db: sqlite3.Connection) -> Any:
+    def job(db: sqlite3.Connection) -> Any:
         db.set_trace_callback(statements.append)
         return lambda: None
 
-    await store.file.commits.submit(trace)
+    await store.file.commits.submit(job)
+    return statements
+
+
+async def test_concurrent_writes_share_a_transaction(store: SqliteStore, log: Log) -> None:
+    statements = await trace(store)
     await asyncio.gather(*(finish(log, f"t{i}") for i in range(64)))
     assert statements.count("commit") < 10
     assert (await log.find(ListTasks(), limit=1)).total == 64
+
+
+async def test_a_task_that_may_end_at_once_waits_for_one_transaction_of_others_and_not_for_two(
+    store: SqliteStore, log: Log
+) -> None:
+    begun = log.begin("t", "c", mail(), node="n1")
+    assert begun is not None and begun.lease is not None and isinstance(begun.stored, asyncio.Future)
+    for ended in (False, True):
+        await log.create(f"other {ended}", "c", mail())
+        assert begun.stored.done() is ended
+    assert seq_of(await log.settle(begun.lease, [turn(), status(DONE)], mail=1)) == 3
+
+
+async def test_a_task_that_ends_while_others_are_written_costs_one_write(
+    store: SqliteStore, log: Log
+) -> None:
+    begun = log.begin("t", "c", mail(), node="n1")
+    assert begun is not None and begun.lease is not None
+    statements = await trace(store)
+    assert seq_of(await log.settle(begun.lease, [turn(), status(DONE)], mail=1)) == 3
+    assert [sql.split()[0] for sql in statements if " tasks " in sql] == ["insert"]
+
+
+async def test_a_lease_that_is_released_before_its_task_is_written_is_free_afterwards(
+    store: SqliteStore, log: Log
+) -> None:
+    begun = log.begin("t", "c", mail(), node="n1")
+    assert begun is not None and begun.lease is not None
+    await asyncio.gather(log.create("other", "c", mail()), store.release(begun.lease))
+    assert {lease.task for lease in await store.claim("n2", limit=10)} == {"t", "other"}
 
 
 async def test_an_acknowledged_write_is_in_the_file(log: Log, path: Path) -> None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.engine.records import Cancel, Child, Mail, Note, Question, Record, Step
@@ -48,70 +49,65 @@ class ArtifactInProgress(GrowingArtifact):
         return new
 
 
-class Snapshot:
+class Snapshot(Struct, eq=False):
     """The fold of a task's log up to record `seq`. `task` is the part that peers may see.
 
     A snapshot that was shared (`share`) never changes: `after` returns another one. A snapshot that was not shared is changed in
     place by `after`, so that folding a long log does not copy it for each record.
     """
 
-    __slots__ = ("_owner", "_question", "_shared", "_task", "answering", "artifacts", "asked", "attempts", "canceling", "children", "context_id",
-                 "delegated", "hidden", "history", "mail", "mails", "memory", "metadata", "notes", "read", "reply", "running", "status_updates",
-                 "scope", "seq", "size", "status", "steps", "task_id", "turn", "usage", "used", "used_by_called", "version")  # fmt: skip
-
-    def __init__(self, scope: Scope, task_id: str, context_id: str, created: str = "") -> None:
-        self._shared = False
-        """It was returned to other code, so it must not change."""
-        self._owner = object()
-        """The `owner` of artifacts that no other snapshot has."""
-        self.scope = scope
-        self.task_id = task_id
-        self.context_id = context_id
-        self.seq = 0
-        self.size = 0
-        """Bytes of its records."""
-        self.memory = 0
-        """Bytes of memory that it needs, roughly."""
-        self.mail = 0
-        """The last record that came from outside."""
-        self.read = 0
-        """The last message that a turn has read."""
-        self.turn = 0
-        self.answering = 0
-        """The message that the last turn began with."""
-        self.running = False
-        """A turn has begun and not ended; it may be parked on a question."""
-        self.canceling: Cancel | None = None
-        self.mails: tuple[tuple[int, Mail], ...] = ()
-        self.hidden = False
-        """Peers see no task: the answer is, or may still be, a bare Message."""
-        self.history: list[Message] = []
-        self.status = TaskStatus(state=TaskState.SUBMITTED, timestamp=created)
-        self.artifacts: dict[str, ArtifactInProgress] = {}
-        self.metadata: dict[str, Any] = {}
-        self.status_updates: list[StatusUpdate] = []
-        """The status updates of the running turn, in order, without those of the engine."""
-        self.steps: dict[str, Step] = {}
-        self.children: dict[str, Child] = {}
-        self.delegated: dict[str, Child] = {}
-        """The last delegation to each peer, of all turns."""
-        self.notes: list[Note] = []
-        """The notes of the running turn, in order."""
-        self.version = ""
-        """The version of the agent's code that began the last turn."""
-        self.usage: list[TokenUsage] | None = None
-        """The usage that the running turn reported, in order; None if it reported none."""
-        self.used: TaskUsage | None = None
-        """The usage of the whole task; None if none was reported."""
-        self.used_by_called: dict[tuple[str, str], TokenUsage] | None = None
-        """The last usage that each called agent reported, by task and currency."""
-        self.asked: tuple[int, Question] | None = None
-        """The last question of the running turn that peers saw, and the record that asked it."""
-        self._question: Question | None = None
-        self.attempts: tuple[tuple[int, int], ...] = ()
-        """Pairs of a record and the number of the attempt that wrote from it on; empty while there was only a first attempt."""
-        self.reply: Message | None = None
-        self._task: tuple[int, Task] | None = None
+    scope: Scope
+    task_id: str
+    context_id: str
+    seq: int = 0
+    size: int = 0
+    """Bytes of its records."""
+    memory: int = 0
+    """Bytes of memory that it needs, roughly."""
+    mail: int = 0
+    """The last record that came from outside."""
+    read: int = 0
+    """The last message that a turn has read."""
+    turn: int = 0
+    answering: int = 0
+    """The message that the last turn began with."""
+    running: bool = False
+    """A turn has begun and not ended; it may be parked on a question."""
+    canceling: Cancel | None = None
+    mails: tuple[tuple[int, Mail], ...] = ()
+    hidden: bool = False
+    """Peers see no task: the answer is, or may still be, a bare Message."""
+    history: list[Message] = []
+    status: TaskStatus = TaskStatus(state=TaskState.SUBMITTED)
+    artifacts: dict[str, ArtifactInProgress] = {}
+    metadata: dict[str, Any] = NOTHING
+    status_updates: list[StatusUpdate] = []
+    """The status updates of the running turn, in order, without those of the engine."""
+    steps: dict[str, Step] = {}
+    children: dict[str, Child] = {}
+    delegated: dict[str, Child] = {}
+    """The last delegation to each peer, of all turns."""
+    notes: list[Note] = []
+    """The notes of the running turn, in order."""
+    version: str = ""
+    """The version of the agent's code that began the last turn."""
+    usage: list[TokenUsage] | None = None
+    """The usage that the running turn reported, in order; None if it reported none."""
+    used: TaskUsage | None = None
+    """The usage of the whole task; None if none was reported."""
+    used_by_called: dict[tuple[str, str], TokenUsage] | None = None
+    """The last usage that each called agent reported, by task and currency."""
+    asked: tuple[int, Question] | None = None
+    """The last question of the running turn that peers saw, and the record that asked it."""
+    attempts: tuple[tuple[int, int], ...] = ()
+    """Pairs of a record and the number of the attempt that wrote from it on; empty while there was only a first attempt."""
+    reply: Message | None = None
+    _question: Question | None = None
+    _task: tuple[int, Task] | None = None
+    _shared: bool = False
+    """It was returned to other code, so it must not change."""
+    _owner: object = field(default_factory=object)
+    """The `owner` of artifacts that no other snapshot has."""
 
     @property
     def origin(self) -> str:
@@ -179,24 +175,18 @@ class Snapshot:
         return folded
 
     def _copy(self) -> Snapshot:
-        new = Snapshot.__new__(Snapshot)
-        new._shared, new._owner = False, object()
-        new.scope, new.task_id, new.context_id = self.scope, self.task_id, self.context_id
-        new.seq, new.size, new.memory = self.seq, self.size, self.memory
-        new.mail, new.mails, new.read, new.hidden = self.mail, self.mails, self.read, self.hidden
-        new.turn, new.answering, new.running = self.turn, self.answering, self.running
-        new.status, new.metadata, new._task = self.status, self.metadata, self._task
-        new.canceling, new.reply = self.canceling, self.reply
-        new.asked, new._question = self.asked, self._question
-        new.attempts = self.attempts
-        new.history, new.artifacts = self.history[:], self.artifacts.copy()
-        new.status_updates, new.notes = self.status_updates[:], self.notes[:]
-        new.steps, new.children = self.steps.copy(), self.children.copy()
-        new.delegated = self.delegated
-        new.usage, new.used = self.usage and self.usage[:], self.used
-        new.used_by_called = self.used_by_called
-        new.version = self.version
-        return new
+        return replace(
+            self,
+            history=self.history[:],
+            artifacts=self.artifacts.copy(),
+            status_updates=self.status_updates[:],
+            steps=self.steps.copy(),
+            children=self.children.copy(),
+            notes=self.notes[:],
+            usage=self.usage and self.usage[:],
+            _shared=False,
+            _owner=object(),
+        )
 
     def _apply(self, record: Record) -> None:
         if record.seq <= self.seq:
@@ -204,12 +194,11 @@ class Snapshot:
         assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
         self.seq = record.seq
         raw = record.raw or record.encode()
-        self.size += len(raw)
-        if len(raw) < _SMALL_RECORD_BYTES:
-            self.memory += len(raw)
-        else:
-            record.memory = record.memory or memory_of(raw)
-            self.memory += record.memory
+        size = len(raw)
+        self.size += size
+        if size >= _SMALL_RECORD_BYTES:
+            size = record.memory = record.memory or memory_of(raw)
+        self.memory += size
         body: Any = record.body
         kind = record.kind
         if kind == "artifact":

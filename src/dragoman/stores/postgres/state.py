@@ -109,7 +109,7 @@ class StoreState:
         """Update the cached snapshot, and wake the sender of webhooks."""
         job, snapshots = result.job, self.reads.snapshots
         if isinstance(job, CreateJob) and not result.duplicate:
-            snapshot = Snapshot(job.scope, job.task, job.context, job.mail.at).after(result.records)
+            snapshot = Snapshot(job.scope, job.task, job.context).after(result.records)
             result.snapshot = snapshots.keep(result.key, snapshot)
         else:
             result.snapshot = snapshots.advance(result.key, result.records)

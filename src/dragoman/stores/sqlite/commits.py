@@ -61,6 +61,8 @@ class _Submitted(Struct, Generic[T]):
     future: asyncio.Future[T]
     dropped: Callable[[T], None] | None
     """Called with the result if the future was cancelled."""
+    wait: Callable[[], bool] | None
+    """True if the job costs less in a later transaction. It is asked once."""
     finish: Finish[T] | None = None
     answer: Exception | None = None
     """What the job returned, or one of `ANSWERS`, when it ran last."""
@@ -88,6 +90,8 @@ class Commits:
         self._busy_timeout = busy_timeout
         self._loop = asyncio.get_running_loop()
         self._queue: list[_Submitted[Any]] = []
+        self._batch: list[_Submitted[Any]] = []
+        """The jobs of the transaction that begins."""
         self._alone: deque[_Submitted[Any]] = deque()
         """Jobs of a transaction that failed. Each gets a transaction of its own, so that only the job at fault fails."""
         self._active = False
@@ -111,15 +115,22 @@ class Commits:
         self._thread = Thread(target=self._run_thread_jobs, name="dragoman-commits", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job[T], dropped: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        job: Job[T],
+        dropped: Callable[[T], None] | None = None,
+        *,
+        wait: Callable[[], bool] | None = None,
+    ) -> asyncio.Future[T]:
         """Run `job` in the next transaction. The future is done when it is on disk.
 
-        `dropped` is called with the result if the future was cancelled.
+        `dropped` is called with the result if the future was cancelled. If `wait()` is true when the transaction begins, the job is
+        part of the one after it.
         """
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(_Submitted(job, future, dropped))
+        self._queue.append(_Submitted(job, future, dropped, wait))
         if not self._active:
             self._active = True
             self._idle.clear()
@@ -163,12 +174,26 @@ class Commits:
         if rounds and time.perf_counter() < latest:
             self._loop.call_soon(self._wait_rounds, rounds - 1, latest)
             return
+        if not self._take_jobs():
+            self._schedule()
+            return
         try:
             self._begin_transaction()
         except sqlite3.Error:  # another process is writing
             self._thread_jobs.put(_ThreadJob(self._wait_for_file, self._run_after_wait))
         else:
             self._run_jobs()
+
+    def _take_jobs(self) -> bool:
+        """Choose the jobs of the next transaction. False if all of them wait for the one after it."""
+        if self._alone:
+            self._batch = [self._alone.popleft()]
+            return True
+        self._batch, queue, self._queue = [], self._queue, []
+        for each in queue:
+            wait, each.wait = each.wait, None
+            (self._queue if wait is not None and wait() else self._batch).append(each)
+        return bool(self._batch)
 
     def _begin_transaction(self) -> None:
         self._began_at = time.perf_counter()
@@ -192,20 +217,17 @@ class Commits:
             self._run_jobs()
             return
         self._rollback()
-        batch = [*self._alone, *self._queue]
+        batch = [*self._batch, *self._alone, *self._queue]
         self._alone.clear()
-        self._queue = []
+        self._batch, self._queue = [], []
         for each in batch:
             self._fail(each.future, error)
         self._schedule()
 
     def _run_jobs(self) -> None:
         """Run the jobs of the transaction, write what they collected, and commit."""
-        if self._alone:
-            batch = [self._alone.popleft()]
-        else:
-            batch, self._queue = self._queue, []
-        db, self._last_jobs = self._db, len(batch)
+        db, batch, self._batch = self._db, self._batch, []
+        self._last_jobs = len(batch)
         self.records.clear()
         self.counts.clear()
         self.must_commit = False

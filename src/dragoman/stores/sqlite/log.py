@@ -37,7 +37,7 @@ from dragoman.engine.transition import (
 from dragoman.errors import TaskNotFound, TaskUnreadable, Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.rows import DEDUPE_SECONDS, read_task_row
-from dragoman.stores.sqlite.commits import NOTHING, SEQ_BITS, Finish, Job
+from dragoman.stores.sqlite.commits import NOTHING, SEQ_BITS, Commits, Finish, Job
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.log_reads import LogReads
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
@@ -165,7 +165,8 @@ class SqliteLog(LogReads):
         pending = self._make_pending(task, context, mail, node, webhook)
         pending.can_end = webhook is None
         lease = PendingLease(self._scope, task, 0, pending.row.fence, pending.row.attempt, pending=pending)
-        lease.stored = commits.submit(partial(pending.store, lease))
+        # A task that ends at once needs one job, and not two that change the same row and its indexes.
+        lease.stored = commits.submit(partial(pending.store, lease), wait=lambda: pending.can_end)
         return Delivered(pending.snapshot.share(), 1, lease, stored=lease.stored)
 
     def deliver(
@@ -196,7 +197,7 @@ class SqliteLog(LogReads):
 
     def _release_later(self, lease: Lease) -> None:
         with suppress(Unavailable):  # the store is closed, so the node is gone
-            given = self.file.commits.submit(partial(release_job, lease, False))
+            given = submit_release(self.file.commits, lease, failed=False)
             given.add_done_callback(partial(self._release_done, lease))
 
     def _release_done(self, lease: Lease, given: asyncio.Future[None]) -> None:
@@ -257,7 +258,7 @@ class SqliteLog(LogReads):
     ) -> PendingTask:
         message = Record("message", mail)
         row = decide(TaskRow(), Create(message, mail.at, node)).row
-        snapshot = Snapshot(self._scope, task, context, mail.at).after((message,))
+        snapshot = Snapshot(self._scope, task, context).after((message,))
         return PendingTask(log=self, mail=message, snapshot=snapshot, row=row, webhook=webhook)
 
     def _deliver_job(
@@ -422,8 +423,14 @@ def _find_row(db: Connection, sql: str, values: tuple[Any, ...]) -> _HeldRow | N
     return _HeldRow(key, scope, bool(reply), read_task_row(columns))
 
 
-def release_job(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
+def submit_release(commits: Commits, lease: Lease, *, failed: bool) -> asyncio.Future[None]:
     """Give a task back unfinished."""
+    if isinstance(lease, PendingLease):
+        lease.pending.can_end = False  # it is written before the lease is released
+    return commits.submit(partial(_release_job, lease, failed))
+
+
+def _release_job(lease: Lease, failed: bool, db: Connection) -> Finish[None]:
     held = _find_row(db, _BY_KEY, (lease.key, lease.task))
     if held is not None:
         row = decide(held.row, Release(lease.fence, failed)).row

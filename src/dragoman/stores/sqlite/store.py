@@ -26,7 +26,7 @@ from dragoman.stores.sqlite.catalogue import SqliteCatalogue
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 from dragoman.stores.sqlite.index import SqliteIndex
-from dragoman.stores.sqlite.log import SET_LEASE, SqliteLog, release_job
+from dragoman.stores.sqlite.log import SET_LEASE, SqliteLog, submit_release
 from dragoman.stores.sqlite.push_queue import SqlitePushQueue
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class SqliteStore:
         return await self.file.commits.submit(partial(self._claim_job, node, limit, serves, may_take_over))
 
     async def release(self, lease: Lease, *, failed: bool = False) -> None:
-        await self.file.commits.submit(partial(release_job, lease, failed))
+        await submit_release(self.file.commits, lease, failed=failed)
 
     async def purge(self, before: str, *, limit: int, unfinished: bool = False) -> int:
         old = await self.file.reads.in_thread(partial(purge.find, before, limit, unfinished))
