@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.engine.records import Record
 from dragoman.engine.snapshot import Snapshot
 from tests.console.conftest import Operator, console_app
 
@@ -126,10 +126,10 @@ async def test_opening_the_page_of_a_long_log_folds_it_at_most_once(
     folded = 0
     apply = Snapshot._apply
 
-    def count(snapshot: Snapshot, record: Record) -> None:
+    def count(snapshot: Snapshot, *record: Any) -> None:
         nonlocal folded
         folded += 1
-        apply(snapshot, record)
+        apply(snapshot, *record)
 
     async with console_app(agent, store=f"sqlite:///{tmp_path}/tasks.db") as (app, _):
         operator = Operator(app)

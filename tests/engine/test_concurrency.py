@@ -19,7 +19,7 @@ from dragoman.buses.local import LocalBus
 from dragoman.engine import run as run_module
 from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import MAIL_TOPIC, Lease
-from dragoman.engine.recorded import Recorded
+from dragoman.engine.recorded import Recorded, open_record
 from dragoman.engine.records import Cancel, Record
 from dragoman.engine.run import Run
 from dragoman.engine.snapshot import Snapshot
@@ -602,7 +602,7 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
         if "record" in away:
             away.remove("record")
             raise RuntimeError("not now")
-        return Recorded(*args, **options)
+        return open_record(*args, **options)
 
     async def moody(self: Any, lease: Lease, **how: bool) -> None:
         if "release" in away:
@@ -610,7 +610,7 @@ async def test_a_task_that_could_be_neither_run_nor_given_back_is_run_later(
             raise errors.Unavailable("not now")
         await release(self, lease, **how)
 
-    monkeypatch.setattr(run_module, "Recorded", broken)
+    monkeypatch.setattr(run_module, "open_record", broken)
     monkeypatch.setattr(store, "release", moody)
     async with asyncio.timeout(20):
         assert (await engine.call(call(), say("x"))).state is TaskState.COMPLETED

@@ -104,18 +104,16 @@ async def test_a_long_context_costs_no_more_than_a_short_one(start: Start) -> No
     @agent.skill
     async def talk(text: str, turn: Turn) -> str:
         if text == "measure":
-            for _ in range(5):
-                began = time.thread_time()
-                assert len(await turn.conversation(20)) == 20
-                costs.append(time.thread_time() - began)
+            began = time.thread_time()
+            assert len(await turn.conversation(20)) == 20
+            costs.append(time.thread_time() - began)
         return "ok"
 
     engine = await start(agent)
-    found = []
-    for messages in (20, 80):
+    for context, messages in (("short", 20), ("long", 160)):
         for n in range(messages):
-            await engine.call(call(), say(f"{n}", context=f"c{messages}"))
-        costs.clear()
-        await engine.call(call(), say("measure", context=f"c{messages}"))
-        found.append(min(costs))
-    assert found[1] < 3 * found[0]
+            await engine.call(call(), say(f"{n}", context=context))
+    for _ in range(8):  # they take turns, so that a machine that is slow for a while is slow for both
+        for context in ("short", "long"):
+            await engine.call(call(), say("measure", context=context))
+    assert min(costs[1::2]) < 3 * min(costs[::2])

@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engine.artifact_writer import ArtifactWriter
@@ -41,6 +42,7 @@ from dragoman.model.content import (
     text_of,
 )
 from dragoman.model.ids import timestamp
+from dragoman.model.ops import Scope
 from dragoman.model.questions import Answers, Ask, describe, hint_for, read_answer, with_questions
 from dragoman.model.task import StatusUpdate, TaskState, TaskStatus
 from dragoman.model.usage import USAGE, TaskUsage, TokenUsage, usage_of_called, with_called
@@ -62,7 +64,7 @@ _COMPLETED: TurnEnd = (TaskState.COMPLETED, None, {})
 MAX_BACKOFF_SECONDS = 60.0
 
 
-class Retries(msgspec.Struct, frozen=True):
+class Retries(Struct, frozen=True):
     """How often and when a step that fails is repeated."""
 
     retries: int = 0
@@ -100,99 +102,75 @@ class _RunningStep(NamedTuple):
     """Calls of other agents that were made meanwhile, by key."""
 
 
-class Recorded:
+class Recorded(Struct, eq=False, kw_only=True):
     """The record of one turn. `Turn` is its interface for agent code."""
 
-    __slots__ = ("_message_count", "_noted", "_status_updates", "_status_message_ids", "_steps_running",
-                 "_steps_used", "_stored", "_uncalled", "_unasked", "_usage", "_used_keys", "_wait_for_heartbeat", "artifacts", "begins_at", "cancelled", "children",
-                 "context_id", "final", "journal", "mail", "n", "parked", "question", "read", "reply", "resumed", "rewound", "scope",
-                 "steps", "streamed_piece", "task_id", "used", "used_by_called", "used_now", "version", "visible", "writers")  # fmt: skip
+    journal: Journal
+    scope: Scope
+    task_id: str
+    context_id: str
+    n: int
+    """The number of the turn in its task, from 1."""
+    mail: Mail
+    """The message that the turn answers."""
+    begins_at: int
+    """The record of `mail`."""
+    read: int
+    """The last message that the turn has read."""
+    version: str
+    """The version of the agent's code that began the turn."""
+    resumed: bool
+    """An earlier run of this turn was interrupted."""
+    visible: bool
+    """Peers see a task. Until then the answer may still be a bare Message."""
+    cancelled: bool
+    used: TaskUsage | None
+    """Tokens and money that the task used so far."""
+    stored: Awaitable[object] | None
+    """Done when the message is on disk; None if that is known."""
+    wait_for_heartbeat: Callable[[], Awaitable[None]]
+    """Waits until the lease of this node is known to be valid."""
+    steps: dict[str, Step] = {}
+    children: dict[str, Child] = {}
+    """Calls of other agents that have begun, by key."""
+    artifacts: dict[str, ArtifactInProgress] = {}
+    """Artifacts that an earlier run of this turn wrote to."""
+    used_by_called: dict[tuple[str, str], TokenUsage] = {}
+    """The last usage that each called agent reported, by task and currency."""
+    used_now: list[TokenUsage] | None = None
+    """The usage that this run added to the record."""
+    writers: dict[str, ArtifactWriter] = {}
+    """By key."""
+    parked: TurnEnd | None = None
+    """The status of a question without an answer. The turn waits for the answer, also if the function caught `Parked`."""
+    question: Question | None = None
+    """The identity of the question in `parked`."""
+    reply: Message | None = None
+    """The bare Message with which a `reply` skill answered."""
+    streamed_piece: Any = None
+    """The last piece that a streaming step sent and returned: if the skill yields it, it is not sent again."""
+    rewound: bool = False
+    """Chunks of an artifact were withdrawn, and perhaps not replaced."""
+    final: TurnEnd = _COMPLETED
+    """The status with which the turn ends if the function returns."""
+    _status_updates: Sequence[StatusUpdate] = ()
+    _status_message_ids: frozenset[str] = frozenset()
+    _noted: Counter[bytes] | None = None
+    _usage: Counter[bytes] | None = None
+    """Usage on record that this run has not reported again yet."""
+    _uncalled: frozenset[str] = frozenset()
+    """Calls on record that this run has not made yet."""
+    _unasked: Question | None = None
+    """The last question of an earlier run, until this run asks it again."""
+    _steps_running: dict[str, _RunningStep] = {}
+    _steps_used: dict[str, int] = {}
+    """How often this run used the result of each step."""
+    _message_count: int = 0
+    _used_keys: dict[str, int] = {}
+    """How often this run asked each question and made each call without a key of its own."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        *,
-        resume: bool,
-        version: str,
-        stored: Awaitable[object] | None,
-        wait_for_heartbeat: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Read what is on record. The caller writes the records with which a turn begins.
-
-        `resume`: the turn began before, and was interrupted; otherwise it begins with the oldest message that no turn has read.
-        `version`: of the agent's code, for a turn that begins. `stored`: done when the message is on disk; None if it is on disk
-        already. `wait_for_heartbeat` waits until the lease of this node is known to be valid.
-        """
-        snapshot = journal.loaded
-        self.journal = journal
-        self.scope, self.task_id, self.context_id = snapshot.scope, snapshot.task_id, snapshot.context_id
-        self.cancelled = snapshot.canceling is not None
-        self._stored, self._wait_for_heartbeat = stored, wait_for_heartbeat
-        self.steps: dict[str, Step] = {}
-        self.children: dict[str, Child] = {}
-        """Calls of other agents that have begun, by key."""
-        self.artifacts: dict[str, ArtifactInProgress] = {}
-        """Artifacts that an earlier run of this turn wrote to."""
-        self._status_updates: Sequence[StatusUpdate] = ()
-        self._status_message_ids: frozenset[str] = frozenset()
-        self._noted: Counter[bytes] | None = None
-        self._usage: Counter[bytes] | None = None
-        """Usage on record that this run has not reported again yet."""
-        self.used: TaskUsage | None = snapshot.used
-        """Tokens and money that the task used so far."""
-        self.used_by_called = dict(snapshot.used_by_called or {})
-        """The last usage that each called agent reported, by task and currency."""
-        self.used_now: list[TokenUsage] | None = None
-        """The usage that this run added to the record."""
-        self._uncalled: frozenset[str] = frozenset()
-        """Calls on record that this run has not made yet."""
-        self._unasked: Question | None = None
-        """The last question of an earlier run, until this run asks it again."""
-        self.writers: dict[str, ArtifactWriter] = {}
-        """By key."""
-        self._steps_running: dict[str, _RunningStep] = {}
-        self._steps_used: dict[str, int] = {}
-        """How often this run used the result of each step."""
-        self._message_count = 0
-        self._used_keys: dict[str, int] = {}
-        """How often this run asked each question and made each call without a key of its own."""
-        self.parked: TurnEnd | None = None
-        """The status of a question without an answer. The turn waits for the answer, also if the function caught `Parked`."""
-        self.question: Question | None = None
-        """The identity of the question in `parked`."""
-        self.reply: Message | None = None
-        """The bare Message with which a `reply` skill answered."""
-        self.streamed_piece: Any = None
-        """The last piece that a streaming step sent and returned: if the skill yields it, it is not sent again."""
-        self.rewound = False
-        """Chunks of an artifact were withdrawn, and perhaps not replaced."""
-        self.final: TurnEnd = _COMPLETED
-        """The status with which the turn ends if the function returns."""
-        self.visible = not snapshot.hidden
-        """Peers see a task. Until then the answer may still be a bare Message."""
-        self.n: int
-        """The number of the turn in its task, from 1."""
-        self.mail: Mail
-        """The message that the turn answers."""
-        self.begins_at: int
-        """The record of `mail`."""
-        self.read: int
-        """The last message that the turn has read."""
-        self.version: str
-        """The version of the agent's code that began the turn."""
-        self.resumed = resume
-        """An earlier run of this turn was interrupted."""
-        if resume:
-            self._read_earlier_run(snapshot)
-        else:
-            unread = snapshot.first_unread
-            assert unread is not None
-            self.begins_at, self.mail = unread
-            self.n, self.read, self.version = snapshot.turn + 1, self.begins_at, version
-
-    def _read_earlier_run(self, snapshot: Snapshot) -> None:
-        self.begins_at, self.mail = next((n, mail) for n, mail in snapshot.mails if n == snapshot.answering)
-        self.n, self.read, self.version = snapshot.turn, max(self.begins_at, snapshot.read), snapshot.version
+    def read_earlier_run(self, snapshot: Snapshot) -> None:
+        """What the earlier run of this turn recorded."""
         self.steps.update(snapshot.steps)
         self.children.update(snapshot.children)
         self.artifacts = {id: a for id, a in snapshot.artifacts.items() if a.turn == snapshot.turn}
@@ -438,13 +416,13 @@ class Recorded:
 
         Call it right before the work: if the process is paused in between, the lease is not checked again.
         """
-        if self._stored is not None:
+        if self.stored is not None:
             try:
-                await asyncio.shield(self._stored)
+                await asyncio.shield(self.stored)
             except Exception:
                 raise LeaseLost(self.task_id) from None
-            self._stored = None
-        await self._wait_for_heartbeat()
+            self.stored = None
+        await self.wait_for_heartbeat()
         if self.journal.closed:
             raise LeaseLost(self.task_id)
 
@@ -630,6 +608,52 @@ _DIFFERS = {
     "call": "task %s: the re-run did not repeat the call of %s, but made %s. Give turn.call a key= if only its content has"
     " changed",
 }
+
+
+def open_record(
+    journal: Journal,
+    *,
+    resume: bool,
+    version: str,
+    stored: Awaitable[object] | None,
+    wait_for_heartbeat: Callable[[], Awaitable[None]],
+) -> Recorded:
+    """What is on record of a turn. The caller writes the records with which a turn begins.
+
+    `resume`: the turn began before, and was interrupted; otherwise it begins with the oldest message that no turn has read.
+    `version`: of the agent's code, for a turn that begins.
+    """
+    snapshot = journal.loaded
+    if resume:
+        begins_at, mail = next((n, mail) for n, mail in snapshot.mails if n == snapshot.answering)
+        n, read, version = snapshot.turn, max(begins_at, snapshot.read), snapshot.version
+    else:
+        unread = snapshot.first_unread
+        assert unread is not None
+        begins_at, mail = unread
+        n, read = snapshot.turn + 1, begins_at
+    recorded = Recorded(
+        journal=journal,
+        scope=snapshot.scope,
+        task_id=snapshot.task_id,
+        context_id=snapshot.context_id,
+        n=n,
+        mail=mail,
+        begins_at=begins_at,
+        read=read,
+        version=version,
+        resumed=resume,
+        visible=not snapshot.hidden,
+        cancelled=snapshot.canceling is not None,
+        used=snapshot.used,
+        stored=stored,
+        wait_for_heartbeat=wait_for_heartbeat,
+    )
+    if snapshot.used_by_called:
+        recorded.used_by_called.update(snapshot.used_by_called)
+    if resume:
+        recorded.read_earlier_run(snapshot)
+    return recorded
 
 
 def _take_recorded(recorded: Counter[bytes] | None, value: Any) -> bool:

@@ -26,7 +26,7 @@ from dragoman.engine.delegate import cancel_children, unfinished_children
 from dragoman.engine.journal import MEMORY_WRITE_SECONDS, Journal
 from dragoman.engine.program import Observer, Program
 from dragoman.engine.protocols import Bus, Lease, LeaseLost, NewMail, Peers, Store
-from dragoman.engine.recorded import Recorded
+from dragoman.engine.recorded import Recorded, open_record
 from dragoman.engine.records import Attempt, Child, Record, TurnStarted, size_of, topic
 from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.turn import Rejected, Turn
@@ -277,7 +277,7 @@ class Run:
         journal.on_question = partial(self.resolve, None)  # the sender reads the question from the log
         if self.lost:
             raise LeaseLost(lease.task)
-        recorded = self.recorded = Recorded(
+        recorded = self.recorded = open_record(
             journal,
             resume=resume,
             version=getattr(program, "version", ""),

@@ -170,8 +170,20 @@ class Snapshot(Struct, eq=False):
     def after(self, records: Iterable[Record]) -> Snapshot:
         """The snapshot with `records`, the next ones of the log. Records that it has already are skipped."""
         folded = self._copy() if self._shared else self
+        seq, size, memory = folded.seq, folded.size, folded.memory
         for record in records:
-            folded._apply(record)
+            if record.seq <= seq:
+                continue
+            assert record.seq == seq + 1, f"gap in the log of {self.task_id}: {seq} -> {record.seq}"
+            seq += 1
+            raw = record.raw or record.encode()
+            length = len(raw)
+            size += length
+            if length >= _SMALL_RECORD_BYTES:
+                length = record.memory = record.memory or memory_of(raw)
+            memory += length
+            folded._apply(record.kind, record.body, seq)
+        folded.seq, folded.size, folded.memory = seq, size, memory
         return folded
 
     def _copy(self) -> Snapshot:
@@ -188,19 +200,8 @@ class Snapshot(Struct, eq=False):
             _owner=object(),
         )
 
-    def _apply(self, record: Record) -> None:
-        if record.seq <= self.seq:
-            return
-        assert record.seq == self.seq + 1, f"gap in the log of {self.task_id}: {self.seq} -> {record.seq}"
-        self.seq = record.seq
-        raw = record.raw or record.encode()
-        size = len(raw)
-        self.size += size
-        if size >= _SMALL_RECORD_BYTES:
-            size = record.memory = record.memory or memory_of(raw)
-        self.memory += size
-        body: Any = record.body
-        kind = record.kind
+    def _apply(self, kind: str, body: Any, seq: int) -> None:
+        """Apply record `seq`."""
         if kind == "artifact":
             have = self.artifacts.get(body.artifact.artifact_id)
             if body.append and have is not None:
@@ -222,16 +223,16 @@ class Snapshot(Struct, eq=False):
                 self.metadata = {**self.metadata, **body.metadata}
             if kind == "ask":
                 if self._question is not None:
-                    self.asked = record.seq, self._question
+                    self.asked = seq, self._question
             elif body.status.state.settled:
                 self.running = False
             elif body.status.message is not None or body.metadata:
                 self.status_updates.append(body)
         elif kind == "message":
-            self.mail = record.seq
+            self.mail = seq
             if not self.mails:
                 self.hidden = body.reply
-            self.mails += ((record.seq, body),)
+            self.mails += ((seq, body),)
             if self.status.message is not None:
                 self._move_status_to_history()
             self.history.append(body.message)
@@ -242,8 +243,8 @@ class Snapshot(Struct, eq=False):
             elif not self.status.timestamp:
                 self.status = replace(self.status, timestamp=body.at)
         elif kind == "turn":
-            if self.attempts and self.attempts[-1][1] > 1 and self.attempts[-1][0] != record.seq - 1:
-                self.attempts += ((record.seq, 1),)
+            if self.attempts and self.attempts[-1][1] > 1 and self.attempts[-1][0] != seq - 1:
+                self.attempts += ((seq, 1),)
             self.turn, self.answering, self.running = body.n, body.mail, True
             self.version = body.version
             self.read = max(self.read, body.mail)
@@ -270,9 +271,9 @@ class Snapshot(Struct, eq=False):
         elif kind == "reply":
             self.reply, self.running = body, False
         elif kind == "attempt":
-            self.attempts += ((record.seq, body.n),)
+            self.attempts += ((seq, body.n),)
         elif kind == "cancel":
-            self.mail = record.seq
+            self.mail = seq
             self.canceling = body
 
     def _move_status_to_history(self) -> None:
