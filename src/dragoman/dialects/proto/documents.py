@@ -8,7 +8,7 @@ a document are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -92,19 +92,28 @@ def document_writer(descriptor: Any) -> Callable[[dict[str, Any]], dict[str, Any
     if descriptor.full_name in _KNOWN:
         return _KNOWN[descriptor.full_name][1]
     names = frozenset(field.name for field in descriptor.fields)
-    writers = {field.name: write for field in descriptor.fields if (write := _writer(field)) is not None}
-    written = frozenset(writers)
+    writers = [(field.name, write) for field in descriptor.fields if (write := _writer(field)) is not None]
+    plain = _plain_members(descriptor)
 
     def write_document(document: dict[str, Any]) -> dict[str, Any]:
-        if not names.issuperset(document):
-            document = {name: value for name, value in document.items() if name in names}
-        if found := written.intersection(document):
+        if plain.issuperset(document):
+            return document
+        if names.issuperset(document):
             document = document.copy()
-            for name in found:
-                document[name] = writers[name](document[name])
+        else:
+            document = {name: value for name, value in document.items() if name in names}
+        for name, write in writers:
+            if name in document:
+                document[name] = write(document[name])
         return document
 
     return write_document
+
+
+@cache
+def _plain_members(descriptor: Any) -> frozenset[str]:
+    """The members of a type whose values stay as they are."""
+    return frozenset(field.name for field in descriptor.fields if _writer(field) is None)
 
 
 def _writer(field: Any) -> Write | None:
@@ -115,4 +124,16 @@ def _writer(field: Any) -> Write | None:
     if field.message_type is None:
         return None
     write = document_writer(field.message_type)
-    return (lambda values: [write(value) for value in values]) if field.is_repeated else write
+    if not field.is_repeated:
+        return write
+    if field.message_type.full_name in _KNOWN:
+        return lambda values: [write(value) for value in values]
+    plain = _plain_members(field.message_type)
+
+    def write_list(values: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        for value in values:
+            if not plain.issuperset(value):
+                return [write(value) for value in values]
+        return values
+
+    return write_list

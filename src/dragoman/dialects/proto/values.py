@@ -8,6 +8,7 @@ must not prevent others from reading the rest of a task. A request with such val
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -17,8 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects.reading import Malformed
+from dragoman.model.content import Artifact, Message
 from dragoman.model.ids import timestamp
-from dragoman.model.task import Task
+from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task
 
 _EXACT = float(2**53)
 MAX_JSON_DEPTH = 30
@@ -80,7 +82,9 @@ def _read_number(number: float) -> int | float:
 def has_many_values(answer: Any) -> bool:
     """True if `data` and `metadata` of an answer have more than `MANY_VALUES` in them."""
     left = MANY_VALUES
-    inside = _json_of(answer) if type(answer) is Task else [answer] if isinstance(answer, _CONTAINERS) else []
+    inside = (
+        _json_of(answer) if type(answer) in _EVENTS else [answer] if isinstance(answer, _CONTAINERS) else []
+    )
     while inside:
         each = inside.pop()
         found: Any
@@ -96,18 +100,34 @@ def has_many_values(answer: Any) -> bool:
 
 
 _CONTAINERS = (dict, list, tuple, Struct)
+_EVENTS = frozenset({Task, Message, StatusUpdate, ArtifactUpdate})
 
 
-def _json_of(task: Task) -> list[Any]:
-    """All `data` and `metadata` of a task that is there, found faster than by looking at every field."""
-    found: list[Any] = [task.metadata, task.status]
-    for each in task.artifacts + task.history:
+def _json_of(event: Event) -> list[Any]:
+    """All `data` and `metadata` of an event that is there, found faster than by looking at every field. Nearly all events
+    have none."""
+    found: list[Any] = []
+    if event.metadata and not isinstance(event, Message):
+        found.append(event.metadata)
+    for each in _contents(event):
         if each.metadata:
             found.append(each.metadata)
+        if len(each.parts) > MANY_VALUES:
+            found.append(each.parts)
         for part in each.parts:
             if part.text is None or part.metadata:
                 found.append(part)
     return found
+
+
+def _contents(event: Event) -> Sequence[Artifact | Message]:
+    """The messages and artifacts in an event."""
+    if isinstance(event, Message):
+        return (event,)
+    if isinstance(event, ArtifactUpdate):
+        return (event.artifact,)
+    said = (event.status.message,) if event.status.message is not None else ()
+    return said if isinstance(event, StatusUpdate) else event.artifacts + event.history + said
 
 
 _MAX_CACHED_CHARACTERS = 64
