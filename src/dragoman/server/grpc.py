@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from msgspec import Struct
 
 from dragoman.auth.secrets import file_stamp
@@ -191,8 +191,10 @@ class Grpc:
             tuple(self._calls.handler(codec) for codec in (*CODECS, ExtensionCodec()))
         )
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(_SERVICES, server, POOL)
+        generic: Any = _GenericHandlers(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, generic)
+        reflected = reflection.aio.ReflectionServicer(_SERVICES, pool=POOL)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, generic)
         address = f"{bracketed(self._host)}:{self.port}"
         front = self._front = self._create_front()
         try:
@@ -251,6 +253,17 @@ class Grpc:
                 await self._stopping
         if self._front is not None:
             await self._front.close()
+
+
+class _GenericHandlers:
+    """What generated code adds its services to. It adds each method twice: under its service and, only to be found faster,
+    by its name. For each of the latter gRPC has a future, and with every call, of any method, waits for all of these anew.
+    """
+
+    def __init__(self, server: aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None: ...
 
 
 def _is_our_error(record: logging.LogRecord) -> bool:
