@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -59,7 +58,7 @@ class Metadata:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._lines: list[Header] = [
-            (name.encode(), value.encode() if isinstance(value, str) else value)
+            (name.encode(), value.encode() if type(value) is str else value)
             for name, value in context.invocation_metadata() or ()
         ]
         self.headers: dict[bytes, bytes] = dict(self._lines)
@@ -183,16 +182,24 @@ class Calls:
             self._ended.clear()
             await self._ended.wait()
 
-    @contextmanager
-    def _running(self, op: Op) -> Iterator[None]:
-        """A call, which `end` can end with `Unavailable`."""
+    async def _handle(self, codec: Codec | ExtensionCodec, op: Op, context: Any) -> _GrpcCall:
+        reader = self._readers.begin(context.peer(), streams=op.streams)
+        call = _GrpcCall(self, codec, op, context, reader)
+        try:
+            await self._run(call, reader.task, op)
+        except Unavailable as error:  # the server stops
+            if call.aborted:  # and an earlier error waits behind a message that nobody reads
+                raise asyncio.CancelledError from None
+            await call.send_error(error)
+        return call
+
+    async def _run(self, call: _GrpcCall, task: asyncio.Task[Any], op: Op) -> None:
+        """Run a call, which `end` can end with `Unavailable`."""
         if self.draining:
             raise Unavailable("shutting down", retry_after=1)
-        task = asyncio.current_task()
-        assert task is not None
         self._open[task] = op.streams
         try:
-            yield
+            await handle(call)
         except asyncio.CancelledError:
             if task not in self._ending:  # the caller went away
                 raise
@@ -200,20 +207,9 @@ class Calls:
             raise Unavailable("shutting down", retry_after=1) from None
         finally:
             del self._open[task]
-            self._ending.discard(task)
-            self._ended.set()
-
-    async def _handle(self, codec: Codec | ExtensionCodec, op: Op, context: Any) -> _GrpcCall:
-        reader = self._readers.begin(context.peer(), streams=op.streams)
-        call = _GrpcCall(self, codec, op, context, reader)
-        try:
-            with self._running(op):
-                await handle(call)
-        except Unavailable as error:  # the server stops
-            if call.aborted:  # and an earlier error waits behind a message that nobody reads
-                raise asyncio.CancelledError from None
-            await call.send_error(error)
-        return call
+            if task in self._ending:
+                self._ending.remove(task)
+                self._ended.set()
 
 
 class _GrpcCall:
@@ -278,9 +274,11 @@ class _GrpcCall:
             await self._authenticate_at(mount)
         version = self.head.header(b"a2a-version")
         dialect = self.dialect = select.choose_for_rest(version, codec.version, allowed=mount.dialects)
-        read = partial(codec.read_message, op, message, max_nodes=calls.limits.max_nodes)
-        # A large request is read in a thread: each value takes a microsecond.
-        request = await asyncio.to_thread(read) if len(body) > LARGE_REQUEST_BYTES else read()
+        most = calls.limits.max_nodes
+        if len(body) > LARGE_REQUEST_BYTES:  # in a thread: each value takes a microsecond
+            request = await asyncio.to_thread(codec.read_message, op, message, max_nodes=most)
+        else:
+            request = codec.read_message(op, message, max_nodes=most)
         return Parsed(dialect, op, request)
 
     async def wait(self, answer: Coroutine[Any, Any, T]) -> T:
@@ -291,17 +289,20 @@ class _GrpcCall:
 
     async def send_result(self, parsed: Parsed, result: Any, headers: Sequence[Header]) -> None:
         self._context.set_trailing_metadata(_pairs(headers))
+        op, write = parsed.op, self._codec.write_result
         if is_large(result):
-            pieces = self._codec.write_pieces(parsed.op, result)
+            pieces = self._codec.write_pieces(op, result)
             self.result = b"".join(await collect(pieces, self._calls.large_answers))
         else:
-            self.result = await _write(result, partial(self._codec.write_result, parsed.op, result))
+            many = has_many_values(result)
+            self.result = await asyncio.to_thread(write, op, result) if many else write(op, result)
         self.reader.writing(len(self.result))
 
     async def send_stream(
         self, parsed: Parsed, batches: AsyncIterator[Batch], headers: Sequence[Header]
     ) -> None:
         pauses = PAUSES[parsed.dialect.ends_on_interrupt, parsed.op is STREAM]
+        write = self._codec.write_event
         numbers = b"dragoman" in self.head.headers
         begun = False
         async with aclosing(cast(Any, batches)):
@@ -312,7 +313,10 @@ class _GrpcCall:
                 for n, response in enumerate(batch, 1):
                     event = response.event
                     last = ends_stream(event, pauses[isinstance(event, Task)] if n == len(batch) else ())
-                    messages = await _write(event, partial(self._codec.write_event, response, last=last))
+                    if has_many_values(event):  # in a thread, like a large request is read
+                        messages = await asyncio.to_thread(write, response, last=last)
+                    else:
+                        messages = write(response, last=last)
                     if numbers and response.seq and messages:  # the last message completes the event
                         messages[-1] += Numbered(seq=response.seq).SerializeToString()
                     for message in messages:
@@ -338,11 +342,6 @@ class _GrpcCall:
         code = getattr(grpc.StatusCode, error.grpc)
         self.aborted = True
         await self._context.abort(code, status_message(error, version), tuple(trailers))
-
-
-async def _write(answer: Any, write: Callable[[], T]) -> T:
-    """Write an answer; one with many values in a thread, like a large request is read."""
-    return await asyncio.to_thread(write) if has_many_values(answer) else write()
 
 
 def _pairs(headers: Iterable[Header]) -> Pairs:
