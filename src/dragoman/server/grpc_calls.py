@@ -64,15 +64,14 @@ class Metadata:
         self.headers: dict[bytes, bytes] = dict(self._lines)
 
     def header(self, name: bytes) -> str:
-        return self.headers.get(name, b"").decode("latin-1").strip()
+        value = self.headers.get(name)
+        return value.decode("latin-1").strip() if value else ""
 
     def listed(self, *names: bytes) -> tuple[str, ...]:
         return listed(self._lines, names)
 
-    async def principal(self, authenticator: Authenticator | None) -> Principal:
+    async def principal(self, authenticator: Authenticator) -> Principal:
         """Who is calling. Raises `Unauthenticated` or `Forbidden`."""
-        if authenticator is None:
-            return ANONYMOUS
         presented = self._context.auth_context().get("x509_pem_cert")
         certificate = ssl.PEM_cert_to_DER_cert(presented[0].decode()) if presented else b""
         return await authenticator.authenticate(joined(self._lines), certificate=certificate)
@@ -241,8 +240,8 @@ class _GrpcCall:
             await self._authenticate_at(self._calls.mount_of(self._tenant))
 
     async def _authenticate_at(self, mount: Mount) -> None:
-        self.mount = mount
-        self.principal = await self.head.principal(mount.authenticator)
+        self.mount, authenticator = mount, mount.authenticator
+        self.principal = ANONYMOUS if authenticator is None else await self.head.principal(authenticator)
         self._authenticated = True
 
     async def _authenticate_at_any(self, mounts: Sequence[Mount]) -> None:
@@ -251,7 +250,7 @@ class _GrpcCall:
             return
         for mount in mounts if len(mounts) > 1 else ():
             # without an audit entry for those that refuse: nobody has asked for them
-            authenticator = getattr(mount.authenticator, "inner", mount.authenticator)
+            authenticator: Any = getattr(mount.authenticator, "inner", mount.authenticator)
             try:
                 self.principal = await self.head.principal(authenticator)
                 self.mount, self._authenticated = mount, True

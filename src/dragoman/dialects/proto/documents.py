@@ -87,25 +87,26 @@ def _read_enum(names: dict[int, str], number: int) -> str:
 
 @cache
 def document_writer(descriptor: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Makes of a document what the constructor of the message takes. It raises TypeError or ValueError for what protobuf cannot
-    carry, and so does the constructor."""
+    """Makes of a document what the constructor of the message takes, which is mostly the document itself: only what differs is
+    copied. It raises TypeError or ValueError for what protobuf cannot carry, and so does the constructor."""
     if descriptor.full_name in _KNOWN:
         return _KNOWN[descriptor.full_name][1]
     names = frozenset(field.name for field in descriptor.fields)
     writers = [(field.name, write) for field in descriptor.fields if (write := _writer(field)) is not None]
-    plain = _plain_members(descriptor)
 
     def write_document(document: dict[str, Any]) -> dict[str, Any]:
-        if plain.issuperset(document):
-            return document
-        if names.issuperset(document):
-            document = document.copy()
-        else:
+        if not names.issuperset(document):
             document = {name: value for name, value in document.items() if name in names}
+        written = document
         for name, write in writers:
             if name in document:
-                document[name] = write(document[name])
-        return document
+                before = document[name]
+                value = write(before)
+                if value is not before:
+                    if written is document:
+                        written = document.copy()
+                    written[name] = value
+        return written
 
     return write_document
 
