@@ -22,9 +22,10 @@ from msgspec.structs import replace
 from dragoman import errors as e
 from dragoman.dialects.proto import messages, v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
-from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0
+from dragoman.dialects.proto.documents import document_writer
+from dragoman.dialects.proto.messages import COMPILED, V0_3, V1_0, document_type
 from dragoman.dialects.proto.status import CODES, read_status, status_message, write_status
-from dragoman.dialects.proto.values import write_moment
+from dragoman.dialects.proto.values import MANY_VALUES, has_many_values, write_moment
 from dragoman.dialects.v0_3_proto import file_bytes
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams
 from dragoman.model import ops
@@ -445,3 +446,41 @@ def test_long_texts_in_place_of_timestamps_are_not_kept() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 1_000_000
+
+
+_MANY = {"rows": [{"n": [1]}] * MANY_VALUES}
+
+
+def _events(part: Part, metadata: dict[str, Any]) -> list[Any]:
+    """Every place of an event that has parts and their metadata."""
+    said = Message(message_id="m", role=Role.AGENT, parts=(part,), metadata=metadata)
+    made = Artifact(artifact_id="a", parts=(part,), metadata=metadata)
+    silent, status = TaskStatus(state=TaskState.WORKING), TaskStatus(state=TaskState.WORKING, message=said)
+    return [
+        said,
+        ArtifactUpdate(task_id="t", context_id="c", artifact=made),
+        StatusUpdate(task_id="t", context_id="c", status=status),
+        Task(id="t", status=status),
+        Task(id="t", status=silent, artifacts=(made,)),
+        Task(id="t", status=silent, history=(said,)),
+    ]
+
+
+def test_many_values_are_found_wherever_an_event_has_them() -> None:
+    few = _events(Part(text="x"), {"few": [1, 2]})
+    assert not any(map(has_many_values, few))
+    assert all(has_many_values(replace(event, metadata=_MANY)) for event in few)
+    assert all(map(has_many_values, _events(Part(text="x"), _MANY)))
+    assert all(map(has_many_values, _events(Part(data=_MANY), {})))
+    assert all(map(has_many_values, _events(Part(text="x", metadata=_MANY), {})))
+    many_parts = (Part(text="x"),) * (MANY_VALUES + 1)
+    assert has_many_values(Message(message_id="m", role=Role.AGENT, parts=many_parts))
+
+
+@every_codec
+def test_writing_changes_no_document(codec: Codec) -> None:
+    document = codec.event_to(_events(Part(data={"n": 1}), {"k": ["v"]})[3], last=True)
+    before = msgspec.json.encode(document)
+    write = document_writer(document_type(codec.event).DESCRIPTOR)
+    assert write(document) is not document
+    assert msgspec.json.encode(document) == before

@@ -502,6 +502,15 @@ async def test_a_taken_port_is_an_error() -> None:
 # --- health and reflection
 
 
+async def test_no_method_is_registered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these would cost every call of any method."""
+    registered: list[Any] = []
+    method = "grpc.aio._server.Server.add_registered_method_handlers"
+    monkeypatch.setattr(method, lambda *arguments: registered.append(arguments))
+    async with served(Scripted()):
+        assert not registered
+
+
 async def test_each_service_is_healthy() -> None:
     async with served(Scripted()) as channel:
         health = health_pb2_grpc.HealthStub(channel)
