@@ -21,7 +21,7 @@ from tests.waiting import forever
 class LeavesStreamsOpen:
     """A peer whose stream sends one event, and then nothing more. Its task is canceled, unless an update came too late."""
 
-    dialect = select.by_name("0.2")
+    dialect = select.DIALECTS["0.2"]
     is_dragoman = False
 
     def __init__(self, *, undoes_cancel: bool = False) -> None:

@@ -202,7 +202,7 @@ async def test_the_card_lists_every_interface_newest_version_first() -> None:
 
 
 def port_of(app: App) -> int:
-    (server,) = [binding for binding in app._rest if isinstance(binding, Server)]
+    (server,) = [binding for binding in app._bindings if isinstance(binding, Server)]
     return server.port
 
 

@@ -32,7 +32,7 @@ def params(name: str, message: Any, **more: Any) -> bytes:
 
 
 def send(name: str, message: Any, **more: Any) -> ops.SendMessage:
-    request = select.by_name(name).read_request(ops.SEND, params(name, message, **more))
+    request = select.DIALECTS[name].read_request(ops.SEND, params(name, message, **more))
     assert isinstance(request, ops.SendMessage)
     return request
 
@@ -49,11 +49,11 @@ def refused(name: str, message: Any) -> str:
 
 
 def written(name: str, op: ops.Op, result: Any, request: Any = None) -> Any:
-    return msgspec.json.decode(select.by_name(name).write_result(op, result, request))
+    return msgspec.json.decode(select.DIALECTS[name].write_result(op, result, request))
 
 
 def streamed(name: str, *events: Any, request: Any = None, last: bool = True) -> list[Any]:
-    writer = select.by_name(name).writer(request)
+    writer = select.DIALECTS[name].writer(request)
     return [
         msgspec.json.decode(document)
         for n, event in enumerate(events)
@@ -134,7 +134,7 @@ def test_http_of_0_3_says_nothing_that_its_protobuf_does_not_know() -> None:
 def test_an_error_names_the_member_as_the_version_spells_it(name: str, document: Any, path: str) -> None:
     given = {"message": {"role": "user", "parts": [HI]}, **document}
     with pytest.raises(InvalidParams, match=f"^{path} ") as caught:
-        select.by_name(name).read_request(ops.SEND, msgspec.json.encode(given))
+        select.DIALECTS[name].read_request(ops.SEND, msgspec.json.encode(given))
     assert [field for field, _ in caught.value.fields] == [path]
 
 
@@ -143,7 +143,7 @@ def test_an_error_names_the_member_as_the_version_spells_it(name: str, document:
 def test_a_webhook_without_credentials_can_be_written_in_every_form(name: str, authentication: Any) -> None:
     config = {"url": "https://hook.example", "authentication": authentication}
     document = {"id": "t1", "parent": "tasks/t1", "pushNotificationConfig": config}
-    request = select.by_name(name).read_request(ops.PUSH_CREATE, msgspec.json.encode(document))
+    request = select.DIALECTS[name].read_request(ops.PUSH_CREATE, msgspec.json.encode(document))
     assert isinstance(request, ops.CreatePushConfig) and request.config.authentication is None
 
 
@@ -196,7 +196,7 @@ def test_data_that_is_not_an_object_is_wrapped_as_in_the_official_sdk(name: str,
     (box,) = document["status"]["message"]["parts"]
     assert box["data"] == {"value": value}
     assert box["metadata"] == {"a": 1, "data_part_compat": True}
-    assert select.by_name(name).read_result(ops.GET, document) == task
+    assert select.DIALECTS[name].read_result(ops.GET, document) == task
 
 
 @first_family
@@ -214,7 +214,7 @@ def test_arbiter_puts_text_into_bytes_as_it_is() -> None:
         "contextId": "c",
         "artifact": {"artifactId": "t-file-1", "parts": [{"kind": "file", "file": file}]},
     }
-    event = select.by_name("arbiter").read_event(update)
+    event = select.DIALECTS["arbiter"].read_event(update)
     assert isinstance(event, ArtifactUpdate)
     assert event.artifact.parts[0].raw == b"# notes, plain"
     assert streamed("arbiter", event, last=False)[-1]["artifact"]["parts"][0]["file"] == file
@@ -248,7 +248,7 @@ def test_a_bad_message_is_refused_with_its_path(name: str, message: Any, path: s
 @kind_family
 def test_a_message_needs_an_id_from_0_2_on(name: str) -> None:
     with pytest.raises(InvalidParams, match="messageId"):
-        select.by_name(name).read_request(
+        select.DIALECTS[name].read_request(
             ops.SEND, msgspec.json.encode({"message": {"role": "user", "parts": [HI]}})
         )
 
@@ -267,14 +267,14 @@ def test_snake_case_and_nulls_are_put_right(name: str) -> None:
 @every_version
 @pytest.mark.parametrize("state", ["canceled", "cancelled", "TASK_STATE_CANCELLED", "TASK_STATE_CANCELED", 5])
 def test_a_state_is_read_in_any_spelling(name: str, state: Any) -> None:
-    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": {"state": state}})
+    task = select.DIALECTS[name].read_result(ops.GET, {"id": "t", "status": {"state": state}})
     assert task.state is TaskState.CANCELED
 
 
 @older("X20")
 @every_version
 def test_unknown_comes_in_and_goes_out_as_unknown(name: str) -> None:
-    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": {"state": "unknown"}})
+    task = select.DIALECTS[name].read_result(ops.GET, {"id": "t", "status": {"state": "unknown"}})
     assert task.state is TaskState.UNSPECIFIED
     assert written(name, ops.GET, task)["status"]["state"] == "unknown"
 
@@ -282,7 +282,7 @@ def test_unknown_comes_in_and_goes_out_as_unknown(name: str) -> None:
 @every_version
 def test_a_moment_without_a_zone_is_utc(name: str) -> None:
     status = {"state": "working", "timestamp": "2025-04-02T16:59:25.331844"}
-    task = select.by_name(name).read_result(ops.GET, {"id": "t", "status": status})
+    task = select.DIALECTS[name].read_result(ops.GET, {"id": "t", "status": status})
     assert task.status.timestamp == "2025-04-02T16:59:25.331Z"
 
 
@@ -294,12 +294,12 @@ def test_an_answer_without_ids_roles_or_kinds_is_read_all_the_same(name: str) ->
         "artifacts": [{"parts": [HI]}, {"parts": [HI]}],
         "history": None,
     }
-    task = select.by_name(name).read_result(ops.SEND, document)
+    task = select.DIALECTS[name].read_result(ops.SEND, document)
     assert task.id == "1"
     assert task.status.message.role is Role.AGENT
     assert task.status.message.message_id
     assert [artifact.artifact_id for artifact in task.artifacts] == ["artifact-0", "artifact-1"]
-    again = select.by_name(name).read_result(ops.SEND, document)
+    again = select.DIALECTS[name].read_result(ops.SEND, document)
     assert again == task  # the ids we make up are the same every time
 
 
@@ -309,16 +309,16 @@ def test_an_answer_without_ids_roles_or_kinds_is_read_all_the_same(name: str) ->
 )
 def test_nonsense_from_a_peer_is_an_invalid_response(name: str, result: Any) -> None:
     with pytest.raises(InvalidAgentResponse):
-        select.by_name(name).read_result(ops.GET, result)
+        select.DIALECTS[name].read_result(ops.GET, result)
     with pytest.raises(InvalidAgentResponse):
-        select.by_name(name).read_event(result)
+        select.DIALECTS[name].read_event(result)
 
 
 @every_version
 @pytest.mark.parametrize("bad", [b"{", b"[]", b'"x"', b"[" * 100_000])
 def test_parameters_that_are_no_object_are_refused(name: str, bad: bytes) -> None:
     with pytest.raises(InvalidParams):
-        select.by_name(name).read_request(ops.SEND, bad)
+        select.DIALECTS[name].read_request(ops.SEND, bad)
 
 
 # --- requests
@@ -335,7 +335,7 @@ def test_only_blocking_false_means_return_immediately(name: str, configuration: 
 
 def test_a_message_id_beside_the_message_is_found() -> None:
     document = {"message": {"role": "user", "parts": [HI]}, "messageId": "m9"}
-    request = select.by_name("0.2").read_request(ops.SEND, msgspec.json.encode(document))
+    request = select.DIALECTS["0.2"].read_request(ops.SEND, msgspec.json.encode(document))
     assert isinstance(request, ops.SendMessage)
     assert request.message.message_id == "m9"
 
@@ -344,7 +344,7 @@ def test_until_0_2_5_a_configuration_says_what_it_accepts() -> None:
     message = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
     for name in ("0.2", "0.2-type"):
         document = msgspec.json.decode(
-            select.by_name(name).write_request(ops.SEND, ops.SendMessage(message=message))
+            select.DIALECTS[name].write_request(ops.SEND, ops.SendMessage(message=message))
         )
         assert document["configuration"] == {"acceptedOutputModes": [], "blocking": True}
 
@@ -360,9 +360,9 @@ def test_of_several_authentication_schemes_the_first_is_used_and_all_are_shown(n
     )
     assert written(name, ops.PUSH_GET, config)["pushNotificationConfig"] == push
     newest = [
-        msgspec.json.decode(select.by_name("1.0").write_result(ops.PUSH_GET, config)),
+        msgspec.json.decode(select.DIALECTS["1.0"].write_result(ops.PUSH_GET, config)),
         msgspec.json.decode(
-            select.by_name("1.0").write_result(ops.PUSH_LIST, ops.PushConfigPage(configs=(config,)))
+            select.DIALECTS["1.0"].write_result(ops.PUSH_LIST, ops.PushConfigPage(configs=(config,)))
         )["configs"][0],
     ]
     assert [each["authentication"] for each in newest] == [{"scheme": "Bearer", "credentials": "c"}] * 2
@@ -374,20 +374,20 @@ def test_the_client_of_0_1_chooses_the_task_and_the_session(name: str) -> None:
     assert (request.message.task_id, request.message.context_id) == ("t1", "s1")
     assert request.message.message_id
     assert request.configuration.accepted_output_modes == ("text/plain",)
-    assert select.by_name(name).names_tasks
+    assert select.DIALECTS[name].names_tasks
 
 
 @first_family
 def test_0_1_gets_no_history_unless_it_asks(name: str) -> None:
     assert send(name, {"role": "user", "parts": [HI]}).configuration.history_length == 0
-    read = select.by_name(name).read_request
+    read = select.DIALECTS[name].read_request
     assert read(ops.GET, b'{"id":"t"}') == ops.GetTask(id="t", history_length=0)
     assert read(ops.GET, b'{"id":"t","historyLength":"10"}') == ops.GetTask(id="t", history_length=10)
 
 
 @first_family
 def test_0_1_has_one_push_config_per_task(name: str) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     request = dialect.read_request(
         ops.PUSH_CREATE, b'{"id":"t","pushNotificationConfig":{"url":"https://x","id":"mine"}}'
     )
@@ -442,7 +442,7 @@ def test_a_stream_that_ends_with_a_task_still_says_that_it_ends(name: str) -> No
 
 
 def test_a_stream_is_encoded_once_for_readers_at_the_same_place() -> None:
-    dialect, response = select.by_name("0.3"), StreamResponse(COMPLETED)
+    dialect, response = select.DIALECTS["0.3"], StreamResponse(COMPLETED)
     (first,) = dialect.writer().write(response, last=True)
     assert dialect.writer().write(response, last=True)[0] is first
     assert dialect.writer().write(response, last=False) != [first]
@@ -504,14 +504,14 @@ def test_states_that_0_1_lacks_are_the_nearest_one_with_a_note(
     document = written(name, ops.GET, task)
     assert document["status"]["state"] == word
     assert document["metadata"] == {"a2a.state": state.word}
-    assert select.by_name(name).read_result(ops.GET, document).state is state
+    assert select.DIALECTS[name].read_result(ops.GET, document).state is state
     (event,) = streamed(name, task)
     assert (event["status"]["state"], event["metadata"]) == (word, {"a2a.state": state.word})
 
 
 @first_family
 def test_a_status_event_of_0_1_needs_no_final(name: str) -> None:
-    event = select.by_name(name).read_event({"id": "t", "status": {"state": "working"}})
+    event = select.DIALECTS[name].read_event({"id": "t", "status": {"state": "working"}})
     assert event == StatusUpdate(task_id="t", context_id="", status=TaskStatus(state=TaskState.WORKING))
 
 
@@ -561,7 +561,7 @@ def test_a_broken_stream_ends_with_a_failed_status_for_arbiter() -> None:
     from dragoman.dialects.arbiter import ArbiterWriter
     from dragoman.errors import Unavailable
 
-    writer = select.by_name("arbiter").writer()
+    writer = select.DIALECTS["arbiter"].writer()
     assert isinstance(writer, ArbiterWriter)
     writer.write(StreamResponse(WORKING), last=False)
     (document,) = map(msgspec.json.decode, writer.fail(Unavailable("try later")))
@@ -597,4 +597,4 @@ def _objects(value: Any) -> list[Any]:
 @pytest.mark.parametrize("params", [b"null", b"{}", b""])
 def test_a_call_without_params_is_refused_with_what_is_missing(name: str, op: ops.Op, params: bytes) -> None:
     with pytest.raises(InvalidParams, match="is missing"):
-        select.by_name(name).read_request(op, params)
+        select.DIALECTS[name].read_request(op, params)

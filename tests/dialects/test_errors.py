@@ -40,7 +40,7 @@ def make_error(kind: type[e.A2AError], message: str) -> e.A2AError:
 
 @pytest.mark.parametrize(("kind", "name", "code"), EACH)
 def test_every_error_has_its_code_in_every_version(kind: type[e.A2AError], name: str, code: int) -> None:
-    written = select.by_name(name).write_error(make_error(kind, "a sentence"))
+    written = select.DIALECTS[name].write_error(make_error(kind, "a sentence"))
     assert (written["code"], written["message"]) == (code, "a sentence")
 
 
@@ -48,7 +48,7 @@ def test_every_error_has_its_code_in_every_version(kind: type[e.A2AError], name:
 def test_1_0_keeps_the_reason_of_every_error(
     kind: type[e.A2AError],
 ) -> None:
-    dialect = select.by_name("1.0")
+    dialect = select.DIALECTS["1.0"]
     error = dialect.read_error(dialect.write_error(make_error(kind, "a sentence")))
     assert error.reason == kind.reason
     assert issubclass(kind, type(error))
@@ -57,7 +57,7 @@ def test_1_0_keeps_the_reason_of_every_error(
 
 @pytest.mark.parametrize("name", list(select.DIALECTS))
 def test_an_error_that_has_a_code_of_its_own_survives_in_every_version(name: str) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     own: dict[int, type[e.A2AError]] = {}
     for kind, codes in CODES:
         if name in codes and codes[name] != -32000:
@@ -81,7 +81,7 @@ def test_an_error_that_has_a_code_of_its_own_survives_in_every_version(name: str
     ],
 )
 def test_a_code_means_what_it_means_in_the_version_that_wrote_it(name: str, code: int, kind: type) -> None:
-    assert type(select.by_name(name).read_error({"code": code, "message": "m"})) is kind
+    assert type(select.DIALECTS[name].read_error({"code": code, "message": "m"})) is kind
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_a_code_means_what_it_means_in_the_version_that_wrote_it(name: str, code
 )
 def test_a_server_error_is_identified_by_the_http_status(http: int, kind: type) -> None:
     for name in ("1.0", "0.3", "arbiter"):
-        assert type(select.by_name(name).read_error({"code": -32000, "message": "no"}, http=http)) is kind
-        assert type(select.by_name(name).read_error(None, http=http)) is kind
+        assert type(select.DIALECTS[name].read_error({"code": -32000, "message": "no"}, http=http)) is kind
+        assert type(select.DIALECTS[name].read_error(None, http=http)) is kind
 
 
 def test_the_reason_outweighs_the_code() -> None:
@@ -102,13 +102,13 @@ def test_the_reason_outweighs_the_code() -> None:
             "metadata": {"taskId": "t"},
         }
     ]
-    error = select.by_name("1.0").read_error({"code": -32603, "message": "gone", "data": data})
+    error = select.DIALECTS["1.0"].read_error({"code": -32603, "message": "gone", "data": data})
     assert type(error) is e.TaskNotFound
     assert (error.message, error.metadata) == ("gone", {"taskId": "t"})
 
 
 def test_an_unknown_code_keeps_its_words() -> None:
-    error = select.by_name("0.3").read_error({"code": -32055, "message": "the tea is cold"})
+    error = select.DIALECTS["0.3"].read_error({"code": -32055, "message": "the tea is cold"})
     assert (type(error), error.message) == (e.A2AError, "the tea is cold")
 
 
@@ -117,22 +117,22 @@ def test_an_unknown_code_keeps_its_words() -> None:
 )
 def test_any_nonsense_is_still_an_error_with_words(nonsense: Any) -> None:
     for name in select.DIALECTS:
-        assert select.by_name(name).read_error(nonsense).message
+        assert select.DIALECTS[name].read_error(nonsense).message
 
 
 def test_field_violations_survive_where_there_is_room_for_them() -> None:
     error = e.InvalidParams("parts are wrong", fields=(("message.parts", "must not be empty"),))
     for name in ("1.0", "0.3", "0.2", "0.1"):
-        dialect = select.by_name(name)
+        dialect = select.DIALECTS[name]
         assert dialect.read_error(dialect.write_error(error)).fields == error.fields
-    assert "data" not in select.by_name("arbiter").write_error(error)
+    assert "data" not in select.DIALECTS["arbiter"].write_error(error)
 
 
 def test_1_0_details_are_a_list_of_typed_objects() -> None:
-    data = select.by_name("1.0").write_error(e.TaskNotFound("t"))["data"]
+    data = select.DIALECTS["1.0"].write_error(e.TaskNotFound("t"))["data"]
     assert [detail["@type"] for detail in data] == ["type.googleapis.com/google.rpc.ErrorInfo"]
     assert data[0]["domain"] == "a2a-protocol.org"
-    assert "data" not in select.by_name("0.3").write_error(e.TaskNotFound("t"))
+    assert "data" not in select.DIALECTS["0.3"].write_error(e.TaskNotFound("t"))
 
 
 @pytest.mark.parametrize(

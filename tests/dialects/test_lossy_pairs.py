@@ -112,16 +112,16 @@ class Wire(NamedTuple):
         if codec := _CODECS.get(self.name):
             (body,) = codec.write_event(StreamResponse(event), last=False)
             return codec.read_event(body)
-        read = select.by_name(self.name).read_event(self.document(event))
+        read = select.DIALECTS[self.name].read_event(self.document(event))
         return read
 
     def document(self, event: Event) -> Any:
         """The JSON that this becomes."""
-        *_, body = select.by_name(self.name).writer().write(StreamResponse(event), last=False)
+        *_, body = select.DIALECTS[self.name].writer().write(StreamResponse(event), last=False)
         return msgspec.json.decode(body)
 
     def send(self, op: ops.Op, request: ops.Request) -> Any:
-        codec = _CODECS.get(self.name) or select.by_name(self.name)
+        codec = _CODECS.get(self.name) or select.DIALECTS[self.name]
         return codec.read_request(op, codec.write_request(op, request))
 
 
@@ -204,7 +204,7 @@ def test_a_file_without_content_is_data_where_there_is_no_such_file(wire: Wire) 
     assert carried(wire, part) == part
     if wire.name in FIRST:
         assert written_part(wire, part) == {"type": "file", "file": file}
-    read = select.by_name("0.3").read_result(
+    read = select.DIALECTS["0.3"].read_result(
         ops.SEND,
         {"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "file", "file": file}]},
     )
@@ -222,7 +222,7 @@ def test_a_file_with_bytes_and_an_address_is_refused(name: str) -> None:
     role = "ROLE_USER" if name == "1.0" else "user"
     message = {"messageId": "m", "role": role, "parts": [one]}
     with pytest.raises(InvalidParams):
-        select.by_name(name).read_request(ops.SEND, msgspec.json.encode({"id": "t", "message": message}))
+        select.DIALECTS[name].read_request(ops.SEND, msgspec.json.encode({"id": "t", "message": message}))
 
 
 @row("file of `text/plain` whose bytes are not text")
@@ -247,7 +247,7 @@ def test_texts_that_follow_each_other_are_one_text_for_arbiter() -> None:
     )
     status = TaskStatus(state=TaskState.WORKING)
     task = Task(id="t", context_id="c", status=status, artifacts=(Artifact(artifact_id="a", parts=parts),))
-    dialect = select.by_name("arbiter")
+    dialect = select.DIALECTS["arbiter"]
     read = dialect.read_result(ops.GET, msgspec.json.decode(dialect.write_result(ops.GET, task)))
     assert read.artifacts[0].parts == (Part(text="ab"), *parts[2:])
 
@@ -304,7 +304,7 @@ def test_a_message_does_not_say_its_task_and_its_context(wire: Wire) -> None:
     assert (event.status.message.task_id, event.status.message.context_id) == ("", "")
     assert event.task_id == "t"
     task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING), history=(said,))
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     again = dialect.read_result(ops.GET, msgspec.json.decode(dialect.write_result(ops.GET, task)))
     assert (again.id, again.context_id) == ("t", "c")
 
@@ -339,7 +339,7 @@ def test_the_extensions_of_a_message_and_an_artifact_are_read_in_every_version(w
 @row("id of an artifact")
 @first_wires
 def test_an_artifact_is_found_by_its_place(wire: Wire) -> None:
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     writer = dialect.writer()
     read = []
     for name in ("report", "picture", "report"):
@@ -364,7 +364,7 @@ def check_state(wire: Wire, state: TaskState, nearest: str) -> None:
     read = wire.carry(event)
     assert isinstance(read, StatusUpdate) and read.status.state is state and read.metadata == {"own": 1}
     task = Task(id="t", context_id="c", status=TaskStatus(state=state))
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     written = msgspec.json.decode(dialect.write_result(ops.GET, task))
     assert written["status"]["state"] == nearest
     assert dialect.read_result(ops.GET, written).state is state
@@ -386,10 +386,10 @@ def test_a_task_that_needs_authentication_needs_input_with_the_true_state_in_the
 @pytest.mark.parametrize("name", ["0.3", "0.2", "0.1", "draft"])
 def test_an_unknown_state_is_the_unspecified_state_of_1_0(name: str) -> None:
     document = {"id": "t", "contextId": "c", "sessionId": "c", "kind": "task", "status": {"state": "unknown"}}
-    task = select.by_name(name).read_result(ops.GET, document)
-    newest = msgspec.json.decode(select.by_name("1.0").write_result(ops.GET, task))
+    task = select.DIALECTS[name].read_result(ops.GET, document)
+    newest = msgspec.json.decode(select.DIALECTS["1.0"].write_result(ops.GET, task))
     assert newest["status"]["state"] == "TASK_STATE_UNSPECIFIED"
-    again = msgspec.json.decode(select.by_name(name).write_result(ops.GET, task))
+    again = msgspec.json.decode(select.DIALECTS[name].write_result(ops.GET, task))
     assert again["status"]["state"] == "unknown"
 
 
@@ -398,7 +398,7 @@ def test_an_unknown_state_is_the_unspecified_state_of_1_0(name: str) -> None:
 def test_an_answer_without_a_task_is_a_completed_task(wire: Wire) -> None:
     asked = send_request(Message("hi", task_id="t", context_id="c"))
     answer = Message("hello", role=Role.AGENT)
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     written = msgspec.json.decode(dialect.write_result(ops.SEND, answer, asked))
     task = dialect.read_result(ops.SEND, written)
     assert isinstance(task, Task) and task.state is TaskState.COMPLETED
@@ -415,7 +415,7 @@ def test_a_task_in_a_stream_is_its_status_and_its_artifacts(wire: Wire) -> None:
         status=TaskStatus(state=TaskState.WORKING),
         artifacts=(Artifact(artifact_id="a", parts=(Part(text="hi"),)),),
     )
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     bodies = dialect.writer().write(StreamResponse(task), last=False)
     events = [dialect.read_event(msgspec.json.decode(body)) for body in bodies]
     assert [type(event) for event in events] == [StatusUpdate, ArtifactUpdate]
@@ -471,7 +471,7 @@ class Answering:
 def peer_in(name: str, service: Answering, *, tenant: str = "") -> RoutedPeer:
     """A peer of a version; the service answers for it."""
     binding = "HTTP+JSON" if name == "0.3-proto" else "JSONRPC"
-    route = AgentRoute("http://agent.example/", binding, select.by_name(name), tenant)
+    route = AgentRoute("http://agent.example/", binding, select.DIALECTS[name], tenant)
     peer = RoutedPeer([route], AsgiTransport(agent.app(store="memory:")), silence=1)
     peer._peer = service
     return peer
@@ -510,8 +510,8 @@ async def test_a_client_does_not_wait_for_an_agent_that_cannot_be_asked_not_to(v
         gate.set()
         assert (await client.wait(begun.id)).text == "done"
     request = send_request(Message("hi", task_id="t", context_id="c"), return_immediately=True)
-    written = msgspec.json.decode(select.by_name(version).write_request(ops.SEND, request))
-    assert select.by_name(version).always_waits and (version == "arbiter" or "configuration" not in written)
+    written = msgspec.json.decode(select.DIALECTS[version].write_request(ops.SEND, request))
+    assert select.DIALECTS[version].always_waits and (version == "arbiter" or "configuration" not in written)
 
 
 @row("no history")
@@ -550,7 +550,7 @@ def test_a_cancel_has_no_metadata_in_the_protobuf_of_0_3(wire: Wire) -> None:
 @pytest.mark.parametrize("name", ["0.3", "0.2", "arbiter", *FIRST])
 def test_metadata_of_a_request_for_a_task_is_not_read(name: str) -> None:
     params = msgspec.json.encode({"id": "t", "historyLength": 1, "metadata": {"a": 1}})
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     assert dialect.read_request(ops.GET, params) == ops.GetTask(id="t", history_length=1)
     assert dialect.read_request(ops.SUBSCRIBE, params) == ops.SubscribeToTask(id="t")
 
@@ -562,7 +562,7 @@ async def test_tasks_cannot_be_listed_before_1_0(version: str) -> None:
         with pytest.raises(UnsupportedOperation, match="has no ListTasks"):
             [task async for task in client.list(state="working")]
     for name in OLDER:
-        dialect = select.by_name(name)
+        dialect = select.DIALECTS[name]
         assert ops.LIST.name not in {dialect.method(op) for op in ops.OPS.values()}
 
 
@@ -580,7 +580,7 @@ def test_a_task_has_one_webhook_in_the_first_versions(wire: Wire) -> None:
         wire.send(ops.PUSH_CREATE, ops.CreatePushConfig(config=config(id=id))).config.id for id in ("a", "b")
     }
     assert ids == {"default"}
-    dialect = select.by_name(wire.name)
+    dialect = select.DIALECTS[wire.name]
     written = msgspec.json.decode(dialect.write_result(ops.PUSH_CREATE, config(id="a")))
     assert dialect.read_result(ops.PUSH_CREATE, written).id == "default"
 
@@ -595,7 +595,7 @@ async def test_webhooks_cannot_be_listed_in_the_first_versions_and_are_removed_w
             await client.list_push("t")
         with pytest.raises(UnsupportedOperation, match="has no DeleteTaskPushNotificationConfig"):
             await client.delete_push("t", "default")
-    removed = select.by_name(version).read_request(
+    removed = select.DIALECTS[version].read_request(
         ops.PUSH_CREATE, b'{"id":"t","pushNotificationConfig":null}'
     )
     assert removed == ops.DeletePushConfig(task_id="t", id="default")
@@ -607,7 +607,7 @@ async def test_arbiter_has_no_webhooks() -> None:
     async with connect(agent, version="arbiter") as client:
         with pytest.raises(UnsupportedOperation):
             await client.create_push("t", "https://hook.example/")
-    dialect = select.by_name("arbiter")
+    dialect = select.DIALECTS["arbiter"]
     assert [op.name for op in ops.OPS.values() if "Push" in op.name and dialect.method(op)] == []
 
 
@@ -616,7 +616,7 @@ async def test_arbiter_has_no_webhooks() -> None:
 def test_1_0_shows_the_first_authentication_scheme_and_older_versions_all(name: str) -> None:
     login = ops.AuthenticationInfo(scheme="Bearer", credentials="s", others=("Basic",))
     stored = config(id="default", authentication=login)
-    newest, older = select.by_name("1.0"), select.by_name(name)
+    newest, older = select.DIALECTS["1.0"], select.DIALECTS[name]
     shown = {"scheme": "Bearer", "credentials": "s"}
     assert msgspec.json.decode(newest.write_result(ops.PUSH_GET, stored))["authentication"] == shown
     asked = send_request(Message("hi"), task_push_notification_config=stored)
@@ -634,7 +634,7 @@ def test_the_first_versions_do_not_show_the_credentials_of_a_webhook(wire: Wire)
         wire.send(ops.PUSH_CREATE, ops.CreatePushConfig(config=stored)).config.authentication
         == stored.authentication
     )
-    assert b"s3cret" not in select.by_name(wire.name).write_result(ops.PUSH_GET, stored)
+    assert b"s3cret" not in select.DIALECTS[wire.name].write_result(ops.PUSH_GET, stored)
 
 
 # --- the extended card, and errors

@@ -54,7 +54,7 @@ def without_hidden(name: str, result: Any) -> Any:
 @some
 @given(data=st.data())
 def test_a_request_survives(name: str, data: st.DataObject) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     op, request = data.draw(strategies.requests(name))
     again = dialect.read_request(op, dialect.write_request(op, request))
     assert compared(name, again) == compared(name, request)
@@ -64,7 +64,7 @@ def test_a_request_survives(name: str, data: st.DataObject) -> None:
 @some
 @given(data=st.data())
 def test_a_request_is_recognized_as_what_it_is(name: str, data: st.DataObject) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     op, request = data.draw(strategies.requests(name))
     params = dialect.write_request(op, request)
     for mount in (name, ""):
@@ -80,7 +80,7 @@ def test_a_request_is_recognized_as_what_it_is(name: str, data: st.DataObject) -
 @some
 @given(data=st.data())
 def test_a_result_survives(name: str, data: st.DataObject) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     op, result = data.draw(strategies.results(name))
     again = dialect.read_result(op, msgspec.json.decode(dialect.write_result(op, result)))
     assert compared(name, again) == compared(name, without_hidden(name, result))
@@ -90,7 +90,7 @@ def test_a_result_survives(name: str, data: st.DataObject) -> None:
 @some
 @given(data=st.data())
 def test_an_update_survives_a_stream(name: str, data: st.DataObject) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     update = data.draw(strategies.updates(name))
     last = data.draw(st.booleans())
     documents = dialect.writer().write(StreamResponse(update), last=last)
@@ -106,7 +106,7 @@ def test_an_update_survives_a_stream(name: str, data: st.DataObject) -> None:
 @some
 @given(data=st.data())
 def test_a_task_or_a_message_survives_a_stream(name: str, data: st.DataObject) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     event = data.draw(strategies.events(name))
     (document,) = dialect.writer().write(StreamResponse(event), last=False)
     assert dialect.read_event(msgspec.json.decode(document)) == event
@@ -118,7 +118,7 @@ def test_a_task_or_a_message_survives_a_stream(name: str, data: st.DataObject) -
 def test_a_task_becomes_its_status_and_its_artifacts_in_a_stream_of_0_1(
     name: str, data: st.DataObject
 ) -> None:
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     task = data.draw(strategies.tasks(name))
     documents = dialect.writer().write(StreamResponse(task), last=False)
     first, *rest = [dialect.read_event(msgspec.json.decode(each)) for each in documents]
@@ -160,7 +160,7 @@ def test_replaced_and_appended_output_of_an_artifact_differ_on_the_wire(name: st
     begun = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
     events: list[Any] = [begun, chunk("half ", append=False), chunk("an answer", append=True), chunk("another", append=False),
               chunk(" one", append=True)]  # fmt: skip
-    dialect = select.by_name(name)
+    dialect = select.DIALECTS[name]
     writer, fold = dialect.writer(), Fold()
     read: list[Any] = []
     for event in events:

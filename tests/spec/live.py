@@ -141,7 +141,7 @@ async def playing(example: Example) -> AsyncIterator[Live]:
 
 def script_of(example: Example) -> list[Event]:
     """What the agent of an example said, in the model's words."""
-    dialect = select.by_name(example.dialect)
+    dialect = select.DIALECTS[example.dialect]
     chosen = select.choose_for_rpc(
         example.version, example.request["method"], msgspec.json.encode(example.request["params"])
     )

@@ -33,7 +33,7 @@ def same_family(a: str, b: str) -> bool:
 def test_the_request_of_an_example_is_accepted(example: Example) -> None:
     dialect, op, certain = chosen(example)
     assert same_family(dialect.name, example.dialect) or not certain
-    dialect = select.by_name(example.dialect)
+    dialect = select.DIALECTS[example.dialect]
     request = dialect.read_request(op, msgspec.json.encode(example.request["params"]))
     assert isinstance(request, op.request)
 
@@ -41,7 +41,7 @@ def test_the_request_of_an_example_is_accepted(example: Example) -> None:
 @every_example
 def test_the_answer_of_an_example_is_read_and_ours_has_its_shape(example: Example) -> None:
     _, op, _ = chosen(example)
-    dialect = select.by_name(example.dialect)
+    dialect = select.DIALECTS[example.dialect]
     request = dialect.read_request(op, msgspec.json.encode(example.request["params"]))
     results = [response["result"] for response in example.responses]
     if op.streams:
@@ -61,7 +61,7 @@ def test_the_answer_of_an_example_is_read_and_ours_has_its_shape(example: Exampl
 @every_example
 def test_the_request_of_an_example_is_what_we_would_send(example: Example) -> None:
     _, op, _ = chosen(example)
-    dialect = select.by_name(example.dialect)
+    dialect = select.DIALECTS[example.dialect]
     params = msgspec.json.encode(example.request["params"])
     request = dialect.read_request(op, params)
     again = dialect.read_request(op, dialect.write_request(op, request))
@@ -94,7 +94,7 @@ def test_the_card_of_an_example_is_read_and_ours_has_its_members(dialect: str, d
 
 @pytest.mark.parametrize(("dialect", "document"), NOTIFICATIONS, ids=["0.1", "0.2"])
 def test_the_notification_of_an_example_is_read(dialect: str, document: Any) -> None:
-    event = select.by_name(dialect).read_event(document)
+    event = select.DIALECTS[dialect].read_event(document)
     assert not isinstance(event, Message)
     task_id = event.id if isinstance(event, Task) else event.task_id
     assert task_id == document.get("taskId", document.get("id"))

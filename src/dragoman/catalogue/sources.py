@@ -196,7 +196,7 @@ class MountSource:
         assert viewer.exchange is not None
         card: AgentCard | None
         try:
-            call = call_of(viewer.exchange, mount, principal, select.by_name("1.0"))
+            call = call_of(viewer.exchange, mount, principal, select.DIALECTS["1.0"])
             async with asyncio.timeout(_ASK_SECONDS):
                 card = await mount.service.call(call, GetExtendedCard())
         except (A2AError, TimeoutError):

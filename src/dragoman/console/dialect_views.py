@@ -56,7 +56,7 @@ def _view(dialect: str, binding: str, content_type: str, text: bytes) -> Dialect
 
 def _json_rpc(record: Record, task: str) -> Iterator[DialectView]:
     for name in JSONRPC:
-        dialect = select.by_name(name)
+        dialect = select.DIALECTS[name]
         try:
             if isinstance(record.body, Mail):
                 params = dialect.write_request(STREAM, _request(record.body))

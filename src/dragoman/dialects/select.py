@@ -154,10 +154,6 @@ def before_body(version: str, *, mount: str = "", allowed: Collection[str] | Non
     return DIALECTS["1.0" if label.startswith("1.") else "0.3"]
 
 
-def by_name(name: str) -> Dialect:
-    return DIALECTS[name]
-
-
 def by_origin(origin: str, allowed: Collection[str] | None = None, *, home: str = "") -> Dialect:
     """The dialect for a call that only the task's origin can place; where that does not help, the newest before 1.0.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -86,18 +86,6 @@ PAGE_TASKS = 50
 """Tasks on a page of a list without a page size."""
 LARGE_TASKS_BYTES, LARGE_TASKS_SECONDS = 64 << 20, 60.0
 """Bytes of large tasks in memory for answers at a time, and how long a task counts whose reader is slow."""
-
-P = TypeVar("P", bound=Program)
-
-
-class ProgramsById(Generic[P]):
-    """The programs of one application, by the name of their agent in scopes."""
-
-    def __init__(self, programs: Mapping[str, P]) -> None:
-        self._programs = programs
-
-    def find(self, scope: Scope) -> P | None:
-        return self._programs.get(scope.agent)
 
 
 class Engine:

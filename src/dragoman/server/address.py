@@ -49,18 +49,12 @@ class Address:
         """The URL, without a slash at its end."""
         if self._public:
             return self._public
-        scheme, host, prefix = (
-            scope.get("scheme", "http"),
-            headers.get(b"host", b"").decode("latin-1").strip(" \t"),
-            "",
-        )
+        scheme, prefix = scope.get("scheme", "http"), ""
+        host = headers.get(b"host", b"").decode("latin-1").strip(" \t")
         if (self._anybody or self._networks) and self._trusts(scope.get("client")):
             forwarded = _read_forwarded(headers)
-            scheme, host, prefix = (
-                forwarded.get("proto", scheme),
-                forwarded.get("host", host),
-                forwarded.get("prefix", ""),
-            )
+            scheme, host = forwarded.get("proto", scheme), forwarded.get("host", host)
+            prefix = forwarded.get("prefix", "")
         if scheme not in ("http", "https"):
             scheme = "http"
         if not _HOST.fullmatch(host):
@@ -82,10 +76,7 @@ class Address:
 
 
 def _server(server: Sequence[Any] | None) -> str:
-    if not server or not server[1]:
-        return "localhost"
-    host = f"[{server[0]}]" if ":" in server[0] else server[0]
-    return f"{host}:{server[1]}"
+    return f"{bracketed(server[0])}:{server[1]}" if server and server[1] else "localhost"
 
 
 def _read_forwarded(headers: Mapping[bytes, bytes]) -> dict[str, str]:

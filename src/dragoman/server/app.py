@@ -74,8 +74,8 @@ class App:
     """Serves `mounts` through `bindings` (JSON-RPC and HTTP+JSON, unless others are given).
 
     `cors_origins`: web pages that may call the agents, by where they come from (`https://app.example.com`); a card that is
-    public may be read by all (`card_origin`). `connections`: where our own server counts them, with those of gRPC;
-    `bodies`: and their large bodies. `ready` raises when requests would fail, because something that we need is away.
+    public may be read by all. `connections`: where our own server counts them, with those of gRPC; `bodies`: and their large
+    bodies. `ready` raises when requests would fail, because something that we need is away.
     `console` serves /console and what is below it, `catalogue` its own paths; agents keep all others.
     """
 
@@ -89,8 +89,6 @@ class App:
         public_url: str = "",
         trusted_proxies: Sequence[str] = (),
         keepalive: float = 15.0,
-        card_max_age: int = 300,
-        card_origin: str = "*",
         cors_origins: Sequence[str] = (),
         elsewhere: Elsewhere | None = None,
         on_startup: Sequence[Callback] = (),
@@ -115,10 +113,11 @@ class App:
         self._deepest = max((prefix.count("/") for prefix in self._mounts), default=0)
         self._elsewhere = elsewhere
         self._cors = Cors(cors_origins) if cors_origins else None
-        self._rest = tuple(bindings) if bindings is not None else (JsonRpc(), Rest())
-        cards = Cards(max_age=card_max_age, allow_origin=card_origin)
-        self._bindings: tuple[Binding, ...] = (*self._rest, cards)
-        self._cards = cards
+        self._cards = Cards()
+        self._bindings: tuple[Binding, ...] = (
+            *(bindings if bindings is not None else (JsonRpc(), Rest())),
+            self._cards,
+        )
         paths = [(mount, below) for mount in mounts for below in ("", "/")]
         roots = {mount.prefix + below: self._match(mount, below) for mount, below in paths}
         self._roots = {path: found for path, found in roots.items() if found is not None}
@@ -328,7 +327,7 @@ class App:
         return not forwarded and exchange.local
 
     def _interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
-        return [interface for binding in self._rest for interface in binding.interfaces(mount, url)]
+        return [interface for binding in self._bindings for interface in binding.interfaces(mount, url)]
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

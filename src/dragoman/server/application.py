@@ -21,7 +21,7 @@ from dragoman.auth.requirements import AgentAuthenticator
 from dragoman.buses import open_bus
 from dragoman.client.client import ConnectedPeers
 from dragoman.client.fetch import Fetcher
-from dragoman.engine.engine import Engine, ProgramsById
+from dragoman.engine.engine import Engine
 from dragoman.engine.protocols import Bus, Peers, Store
 from dragoman.engine.runner import NodeOptions, Runner
 from dragoman.errors import StoreDamaged, Unavailable
@@ -174,11 +174,15 @@ def _open_core(
         bridge.upstream.observer = InstrumentedUpstream(instruments, name)
         if shared_counters is not None:
             bridge.upstream.share_callers(shared_counters.secrets)
-    programs, quota = ProgramsById({agent.id: agent for agent in agents}), settings.quota or Quota()
+    agents_by_id, quota = {agent.id: agent for agent in agents}, settings.quota or Quota()
+
+    def find_agent(scope: Scope) -> Agent | None:
+        return agents_by_id.get(scope.agent)
+
     engine = Engine(
         store,
         bus,
-        programs.find,
+        find_agent,
         peers=_Peers(ConnectedPeers(credentials=settings.peer_credentials), bridged),
         push=sender,
         observer=instruments,
@@ -187,7 +191,7 @@ def _open_core(
         **node,
     )
     extended = any(agent.extensions for agent in agents)
-    answers: Service = ExtendedService(engine, programs.find) if extended else engine
+    answers: Service = ExtendedService(engine, find_agent) if extended else engine
     return _Core(
         store=store,
         bus=bus,

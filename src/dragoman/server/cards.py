@@ -30,6 +30,15 @@ EXTENDED = "/agent/authenticatedExtendedCard"
 """The path of the extended card in 0.2; later versions have an operation for it."""
 JWKS = "/.well-known/jwks.json"
 
+_PUBLIC: Sequence[Header] = (
+    (b"cache-control", b"public, max-age=300"),
+    (b"vary", b"A2A-Version"),
+    (b"access-control-allow-origin", b"*"),
+)
+_PRIVATE: Sequence[Header] = (
+    (b"cache-control", b"private, no-store"),
+    (b"vary", b"A2A-Version, Authorization"),
+)
 _MAX_DOCUMENTS = 64
 """Bodies in memory: clients choose the base URL, in `Host`."""
 
@@ -44,34 +53,18 @@ class _Document(NamedTuple):
 class Cards:
     """The `Binding` that serves them."""
 
-    def __init__(self, *, max_age: int = 300, allow_origin: str = "*") -> None:
-        self._headers: tuple[Header, ...] = (
-            (b"cache-control", b"public, max-age=%d" % max_age),
-            (b"vary", b"A2A-Version"),
-        )
-        if allow_origin:
-            self._headers += ((b"access-control-allow-origin", allow_origin.encode()),)
-        self.methods: Mapping[str, Handler] = {
-            "GET": self._get,
-            "HEAD": self._get,
-            "OPTIONS": self._preflight,
-        }
-        self._private: tuple[Header, ...] = (
-            (b"cache-control", b"private, no-store"),
-            (b"vary", b"A2A-Version, Authorization"),
-        )
-        self._extended: Mapping[str, Handler] = {"GET": _get_extended, "HEAD": _get_extended}
-        self._keys: Mapping[str, Handler] = {"GET": self._get_keys, "HEAD": self._get_keys}
+    def __init__(self) -> None:
+        self._methods: Mapping[str, Handler] = {"GET": self._get, "HEAD": self._get, "OPTIONS": _preflight}
         self._documents: dict[tuple[str, str, bool], _Document] = {}
         self._seen: dict[str, tuple[AgentCard, int]] = {}
         """By mount: the card, and when it was first seen."""
 
     def match(self, mount: Mount, path: str) -> Mapping[str, Handler] | None:
         if path in WELL_KNOWN or path == BESIDE:
-            return self.methods
+            return self._methods
         if path == JWKS and mount.signer is not None:
-            return self._keys
-        return self._extended if path == EXTENDED else None
+            return _KEY_METHODS
+        return _EXTENDED_METHODS if path == EXTENDED else None
 
     def interfaces(self, mount: Mount, url: str) -> Sequence[Interface]:
         return ()
@@ -90,7 +83,7 @@ class Cards:
         )
         document = self._document(exchange, mount, card, pure)
         headers = (
-            *(self._private if mount.private else self._headers),
+            *(_PRIVATE if mount.private else _PUBLIC),
             *mount.marks,
             (b"etag", document.etag),
             (b"last-modified", formatdate(since, usegmt=True).encode()),
@@ -99,17 +92,6 @@ class Cards:
             await exchange.respond(304, headers=headers)
         else:
             await exchange.respond(200, document.body, (JSON, *headers))
-
-    async def _get_keys(self, exchange: Exchange, mount: Mount) -> None:
-        assert mount.signer is not None
-        await exchange.respond(200, msgspec.json.encode(mount.signer.public()), (JSON, *self._headers))
-
-    async def _preflight(self, exchange: Exchange, mount: Mount) -> None:
-        allowed = (
-            (b"access-control-allow-methods", b"GET, HEAD"),
-            (b"access-control-allow-headers", b"A2A-Version, Authorization"),
-        )
-        await exchange.respond(204, headers=(*self._headers, *allowed))
 
     def _current(self, mount: Mount) -> tuple[AgentCard, int]:
         card = mount.current_card()
@@ -141,8 +123,21 @@ class Cards:
         return document
 
 
+async def _preflight(exchange: Exchange, mount: Mount) -> None:
+    allowed = (
+        (b"access-control-allow-methods", b"GET, HEAD"),
+        (b"access-control-allow-headers", b"A2A-Version, Authorization"),
+    )
+    await exchange.respond(204, headers=(*_PUBLIC, *allowed))
+
+
+async def _get_keys(exchange: Exchange, mount: Mount) -> None:
+    assert mount.signer is not None
+    await exchange.respond(200, msgspec.json.encode(mount.signer.public()), (JSON, *_PUBLIC))
+
+
 async def _get_extended(exchange: Exchange, mount: Mount) -> None:
-    dialect = select.by_name("0.2")
+    dialect = select.DIALECTS["0.2"]
     try:
         call = call_of(exchange, mount, await exchange.principal(mount), dialect)
         card = await mount.service.call(call, GetExtendedCard())
@@ -151,6 +146,10 @@ async def _get_extended(exchange: Exchange, mount: Mount) -> None:
     else:
         body = dialect.write_result(EXTENDED_CARD, exchange.place(card, mount))
         await exchange.respond(200, body, (JSON, (b"cache-control", b"private, no-store")))
+
+
+_KEY_METHODS: Mapping[str, Handler] = {"GET": _get_keys, "HEAD": _get_keys}
+_EXTENDED_METHODS: Mapping[str, Handler] = {"GET": _get_extended, "HEAD": _get_extended}
 
 
 async def _refuse(exchange: Exchange, mount: Mount, error: A2AError, dialect: Dialect) -> None:

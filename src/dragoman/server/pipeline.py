@@ -161,7 +161,7 @@ async def handle(bound: BoundCall) -> None:
         mount = bound.mount
         call = call_of(bound.head, mount, bound.principal, dialect)
         if request.tenant:
-            check_tenant(call, request)
+            _check_tenant(call, request)
         plain = mount.deduplicates is None and not call.extensions
         headers = MARKS if plain else _headers(mount, dialect, call)
         if op.streams:
@@ -272,11 +272,11 @@ def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
     }
 
 
-def check_tenant(call: Call, request: Request) -> None:
-    """A request may name the caller's own tenant, or the agent (as cards do over gRPC). Raises `TaskNotFound` for any
-    other, whether it exists or not. Without authentication there are no tenants, and the name means nothing.
+def _check_tenant(call: Call, request: Request) -> None:
+    """A request that names a tenant may name the caller's own, or the agent (as cards do over gRPC). Raises `TaskNotFound`
+    for any other, whether it exists or not. Without authentication there are no tenants, and the name means nothing.
     """
-    if request.tenant and call.principal.id and request.tenant not in (call.scope.tenant, call.scope.agent):
+    if call.principal.id and request.tenant not in (call.scope.tenant, call.scope.agent):
         raise TaskNotFound(message="there is no such agent")
 
 

@@ -23,11 +23,11 @@ from types import FrameType
 from dragoman.errors import A2AError
 from dragoman.server.http1.protocol import Asgi, HttpProtocol, ServerState
 from dragoman.server.limits import Connections, Limits
+from dragoman.server.workers import HANGUP
 
 logger = logging.getLogger("dragoman.server")
 
 BACKLOG = 4096
-HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
 SHUTDOWN_SECONDS = 10.0
 """How long open requests have after a drain."""
 _HSTS = b"strict-transport-security: max-age=31536000\r\n"
