@@ -1,23 +1,88 @@
-"""What JSON-RPC and HTTP+JSON share: the headers of a call, and reading a stream of events."""
+"""What JSON-RPC and HTTP+JSON share: the headers of a call, its response, and reading a stream of events."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from dragoman.client.transport.transport import NOT_JSON, Response, decode_json
+from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decode_json
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.sse import MEDIA_TYPE, Frame, SseReader
 from dragoman.errors import A2AError, InvalidAgentResponse, Unreachable
-from dragoman.model.ops import OPS, Batch, Call, StreamResponse
+from dragoman.model.ops import (
+    OPS,
+    STREAM,
+    SUBSCRIBE,
+    Batch,
+    Call,
+    Op,
+    Request,
+    SendMessage,
+    StreamResponse,
+    SubscribeToTask,
+)
 from dragoman.model.task import Event
+
+R = TypeVar("R", bound=Request)
 
 UNARY = {op.request: op for op in OPS.values() if not op.streams}
 """The operation of each request that is answered once."""
 _MAX_ID_DIGITS = 18
 """The numbers of a Dragoman server's events are shorter."""
+
+
+class HttpBinding:
+    """A `Service` in one dialect at one URL. A stream that has begun counts as dead after `silence` seconds without data."""
+
+    def __init__(
+        self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
+    ) -> None:
+        self.transport, self.url, self.dialect = transport, url, dialect
+        self.is_dragoman = False
+        """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
+        self._silence = silence
+
+    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
+        op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
+        request = self._name_task(call, request)
+        response = await self._ask(call, op, request, MEDIA_TYPE)
+        try:
+            if not response.headers.get("content-type", "").lower().startswith(MEDIA_TYPE):
+                document = read_document(await response.read(), self.url)
+                yield [StreamResponse(self._read_single(document, response.status, request))]
+                return
+            read = partial(self._read_frame, request)
+            async for batch in read_stream(
+                response, self.url, read, silence=self._silence, begun=op is SUBSCRIBE
+            ):
+                yield batch
+        finally:
+            await response.close()
+
+    async def _send(self, verb: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+        response = await self.transport.request(verb, url, headers, body)
+        if "dragoman" in response.headers:
+            self.is_dragoman = True
+        return response
+
+    def _name_task(self, call: Call, request: R) -> R:
+        """The request with the id of a new task, where the client chooses it."""
+        return request
+
+    async def _ask(self, call: Call, op: Op, request: Request, accept: str) -> Response:
+        """The response to a request. Raises the error of one that is not a success."""
+        raise NotImplementedError
+
+    def _read_single(self, document: dict[str, Any], http: int, request: Request) -> Event:
+        """The answer of a peer that does not stream."""
+        raise NotImplementedError
+
+    def _read_frame(self, request: Request, frame: Frame) -> Sequence[Event]:
+        """The event of a frame; none for a ping of another protocol. Raises the error of an error frame."""
+        raise NotImplementedError
 
 
 def write_headers(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
@@ -38,10 +103,6 @@ def write_headers(call: Call, dialect: Dialect, accept: str) -> dict[str, str]:
     if call.depth:
         headers["Dragoman-Depth"] = str(call.depth)
     return headers
-
-
-def is_stream(response: Response) -> bool:
-    return response.headers.get("content-type", "").lower().startswith(MEDIA_TYPE)
 
 
 async def read_stream(

@@ -6,7 +6,7 @@ One operation is one POST; a streaming one is answered with server-sent events. 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from dragoman.client.transport.http_exchange import (
     UNARY,
-    is_stream,
+    HttpBinding,
+    R,
     read_document,
-    read_stream,
     write_headers,
 )
 from dragoman.client.transport.transport import Response, Transport, to_error
@@ -32,47 +32,34 @@ from dragoman.model.ops import (
     GET,
     PUSH_DELETE,
     SEND,
-    STREAM,
-    SUBSCRIBE,
-    Batch,
     Call,
     ExtensionCall,
     Op,
     Request,
     SendMessage,
-    StreamResponse,
-    SubscribeToTask,
 )
 from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskStatus
 
-_R = TypeVar("_R", bound=Request)
 _E = TypeVar("_E", bound=Event)
 
 
-class JsonRpc:
-    """A `Service` in one dialect at one URL. A stream that has begun counts as dead after `silence` seconds without data."""
-
+class JsonRpc(HttpBinding):
     def __init__(
         self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
     ) -> None:
-        self.transport = transport
-        self.url = url
-        self.dialect = dialect
-        self.is_dragoman = False
-        """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
+        super().__init__(transport, url, dialect, silence=silence)
         self._fast = dialect.model_json
-        self._silence = silence
         self._ids = count(1)
 
     async def call(self, call: Call, request: Request) -> Any:
         if isinstance(request, ExtensionCall):
-            response = await self._send(
+            response = await self._post(
                 call, request.method, msgspec.json.encode(request.params), "application/json"
             )
             return self._result(response, await response.read())
         op = UNARY[type(request)]
         request = self._name_task(call, request)
-        response = await self._post(call, op, request, "application/json")
+        response = await self._ask(call, op, request, "application/json")
         body = await response.read()
         if op is SEND and self._fast and (answer := read_model_event(body)) is not None:
             return answer
@@ -83,40 +70,25 @@ class JsonRpc:
         result = self.dialect.read_result(op, self._result(response, body))
         return _in_context(result, request) if op is SEND else result
 
-    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
-        request = self._name_task(call, request)
-        response = await self._post(call, op, request, "text/event-stream")
-        try:
-            if not is_stream(response):
-                result = self._result(response, await response.read())
-                yield [StreamResponse(_in_context(self.dialect.read_event(result), request))]
-                return
+    def _read_single(self, document: dict[str, Any], http: int, request: Request) -> Event:
+        return _in_context(self.dialect.read_event(self._result_in(document, http)), request)
 
-            def read(frame: Frame) -> list[Event]:
-                if self._fast and (event := read_model_event(frame.data)) is not None:
-                    return [event]
-                document = read_document(frame.data, self.url)
-                if not ("result" in document or "error" in document) and frame.event not in ("", "message"):
-                    return []  # a ping of another protocol
-                return [_in_context(self.dialect.read_event(self._result_in(document, 200)), request)]
+    def _read_frame(self, request: Request, frame: Frame) -> Sequence[Event]:
+        if self._fast and (event := read_model_event(frame.data)) is not None:
+            return (event,)
+        document = read_document(frame.data, self.url)
+        if not ("result" in document or "error" in document) and frame.event not in ("", "message"):
+            return ()
+        return (self._read_single(document, 200, request),)
 
-            subscribed = isinstance(request, SubscribeToTask)
-            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
-                yield batch
-        finally:
-            await response.close()
-
-    async def _post(self, call: Call, op: Op, request: Request, accept: str) -> Response:
+    async def _ask(self, call: Call, op: Op, request: Request, accept: str) -> Response:
         method = self.dialect.method(op)
         if not method:
             raise UnsupportedOperation(f"this agent speaks A2A {self.dialect.name}, which has no {op.name}")
-        return await self._send(call, method, self.dialect.write_request(op, request), accept)
+        return await self._post(call, method, self.dialect.write_request(op, request), accept)
 
-    def _name_task(self, call: Call, request: _R) -> _R:
-        """The request with the id of a new task, where the client chooses it.
-
-        The same id for the same send, so that a repeated send does not make another task. Events of these versions do not
+    def _name_task(self, call: Call, request: R) -> R:
+        """The same id for the same send, so that a repeated send does not make another task. Events of these versions do not
         say to which context they belong, so that has a name, too.
         """
         if not self.dialect.names_tasks or not isinstance(request, SendMessage) or request.message.task_id:
@@ -126,17 +98,13 @@ class JsonRpc:
         named = replace(message, task_id=task_id, context_id=message.context_id or task_id)
         return replace(request, message=named)
 
-    async def _send(self, call: Call, method: str, params: bytes, accept: str) -> Response:
+    async def _post(self, call: Call, method: str, params: bytes, accept: str) -> Response:
         body = b'{"jsonrpc":"2.0","id":"%d","method":"%s","params":%s}' % (
             next(self._ids),
             method.encode(),
             params or b"{}",
         )
-        response = await self.transport.request(
-            "POST", self.url, write_headers(call, self.dialect, accept), body
-        )
-        if "dragoman" in response.headers:
-            self.is_dragoman = True
+        response = await self._send("POST", self.url, write_headers(call, self.dialect, accept), body)
         if not 200 <= response.status < 300:
             raise to_error(response, await response.read(), self.url, self._read_error)
         return response

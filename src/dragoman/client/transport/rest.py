@@ -6,7 +6,7 @@ query or the body. As over JSON-RPC, nothing is repeated or resumed here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from dragoman.client.transport.http_exchange import (
     UNARY,
-    is_stream,
+    HttpBinding,
     read_document,
-    read_stream,
     write_headers,
 )
 from dragoman.client.transport.transport import NOT_JSON, Response, Transport, decode_json, retry_after
@@ -28,37 +27,26 @@ from dragoman.dialects.sse import Frame
 from dragoman.errors import A2AError, InvalidParams, Unreachable, UnsupportedOperation
 from dragoman.model.ops import (
     PUSH_DELETE,
-    STREAM,
-    SUBSCRIBE,
-    Batch,
     Call,
     ExtensionCall,
     Op,
     Request,
-    SendMessage,
-    StreamResponse,
     SubscribeToTask,
 )
 from dragoman.model.task import Event
 
+_encode = msgspec.json.Encoder().encode
 _WRONG_VERB = (404, 405, 501)
 """Statuses that can mean that a path does not take a verb."""
 
 
-class Rest:
-    """A `Service` in one dialect below one URL."""
-
+class Rest(HttpBinding):
     def __init__(
         self, transport: Transport, url: str, dialect: Dialect, *, silence: float | None = None
     ) -> None:
-        self.transport = transport
         address, _, self._query = url.partition("?")
-        self.url = address.rstrip("/")
-        self.dialect = dialect
-        self.is_dragoman = False
-        """A Dragoman server: it continues a stream after an event, and recognizes a repeated `Idempotency-Key`."""
+        super().__init__(transport, address.rstrip("/"), dialect, silence=silence)
         self._version = dialect.rest_version
-        self._silence = silence
         self._verbs: dict[Op, str] = {}
         """Verbs that worked, for operations with a choice."""
 
@@ -70,36 +58,19 @@ class Rest:
         body = await response.read()
         return None if op is PUSH_DELETE else self.dialect.read_result(op, read_document(body, self.url))
 
-    async def stream(self, call: Call, request: SendMessage | SubscribeToTask) -> AsyncIterator[Batch]:
-        op = SUBSCRIBE if isinstance(request, SubscribeToTask) else STREAM
-        response = await self._ask(call, op, request, "text/event-stream")
-        try:
-            if not is_stream(response):
-                document = read_document(await response.read(), self.url)
-                yield [StreamResponse(self.dialect.read_event(document))]
-                return
+    def _read_single(self, document: dict[str, Any], http: int, request: Request) -> Event:
+        return self.dialect.read_event(document)
 
-            def read(frame: Frame) -> list[Event]:
-                document = read_document(frame.data, self.url)
-                if frame.event == "error" or "error" in document:
-                    raise self._read_error(document, 200, op is SUBSCRIBE)
-                if not document:
-                    return []  # a ping of another protocol
-                return [self.dialect.read_event(document)]
-
-            subscribed = isinstance(request, SubscribeToTask)
-            async for batch in read_stream(response, self.url, read, silence=self._silence, begun=subscribed):
-                yield batch
-        finally:
-            await response.close()
+    def _read_frame(self, request: Request, frame: Frame) -> Sequence[Event]:
+        document = read_document(frame.data, self.url)
+        if frame.event == "error" or "error" in document:
+            raise self._read_error(document, 200, isinstance(request, SubscribeToTask))
+        return (self.dialect.read_event(document),) if document else ()
 
     async def _call_method(self, call: Call, request: ExtensionCall) -> Any:
         """Call a method that an extension of the agent adds."""
         target = f"{self.url}/extensions/{quote(request.method, safe='/')}"
-        headers, body = (
-            write_headers(call, self.dialect, "application/json"),
-            msgspec.json.encode(request.params),
-        )
+        headers, body = write_headers(call, self.dialect, "application/json"), _encode(request.params)
         response = await self.transport.request("POST", target, headers, body)
         answer = await response.read()
         if not 200 <= response.status < 300:
@@ -125,9 +96,7 @@ class Rest:
             verb = verbs.pop(0)
             target, body = self._url_and_body(path, verb, params, tenant)
             sent = headers if verb == "POST" else {k: v for k, v in headers.items() if k != "Content-Type"}
-            response = await self.transport.request(verb, target, sent, body)
-            if "dragoman" in response.headers:
-                self.is_dragoman = True
+            response = await self._send(verb, target, sent, body)
             if 200 <= response.status < 300:
                 self._verbs[op] = verb
                 return response
@@ -148,7 +117,7 @@ class Rest:
             raise InvalidParams(str(error)) from None
         rest = {n: value for n, value in members.items() if n not in variables or n in path.repeated}
         if verb == "POST":
-            return target + own, msgspec.json.encode(rest)
+            return target + own, _encode(rest)
         asked = "&".join(filter(None, (self._query, _query(rest))))
         return (f"{target}?{asked}" if asked else target), b""
 
