@@ -292,7 +292,7 @@ async def test_a_timeout_ends_the_wait_and_not_the_task(counter: Counter) -> Non
 
 async def test_events_that_an_arbiter_stream_repeats_come_once(counter: Counter) -> None:
     engine = Engine(open_store("memory:"), LocalBus(), lambda scope: counter.agent)
-    mount = Mount(service=engine, card=lambda: counter.agent.card, agent="counter", arbiter=True)
+    mount = Mount(service=engine, card=lambda: counter.agent.card, agent="counter", only="arbiter")
     app = App([mount], on_startup=[engine.start], on_shutdown=[engine.stop])
     async with running(app) as upstream:
         chaos = Chaos(upstream, anonymous=True)

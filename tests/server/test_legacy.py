@@ -176,7 +176,7 @@ async def test_sse_frames_of_arbiter_have_an_event_line() -> None:
 )
 async def test_an_arbiter_mount_checks_the_version_first(version: str, code: int) -> None:
     headers = {"A2A-Version": version} if version else {}
-    answer = await rpc(app_of(arbiter=True), "message/send", SEND, headers=headers)
+    answer = await rpc(app_of(only="arbiter"), "message/send", SEND, headers=headers)
     assert answer.status == 200 and answer.json.get("error", {}).get("code", 0) == code
     assert answer.json["id"] == (None if code else 1)
 
@@ -194,11 +194,11 @@ async def test_a_send_of_arbiter_waits_for_the_end() -> None:
 async def test_arbiter_has_no_push_notifications(op: str) -> None:
     service = Scripted()
     method = f"tasks/pushNotificationConfig/{op}"
-    answer = await rpc(app_of(service, arbiter=True), method, {"id": "t1"}, headers={"A2A-Version": "1.0"})
+    answer = await rpc(app_of(service, only="arbiter"), method, {"id": "t1"}, headers={"A2A-Version": "1.0"})
     assert answer.json["error"]["code"] == -32004 and service.calls == []
 
 
 async def test_on_an_arbiter_mount_an_empty_version_is_1_0() -> None:
     service = Scripted()
-    await rpc(app_of(service, arbiter=True), "tasks/get", {"id": "t1"})
+    await rpc(app_of(service, only="arbiter"), "tasks/get", {"id": "t1"})
     assert service.calls[0][0].dialect == "arbiter"

@@ -206,7 +206,7 @@ class Scripted:
 
 
 def app_of(service: Any = None, **more: Any) -> App:
-    names = {"versions", "authenticator", "arbiter", "agent", "card"}
+    names = {"versions", "authenticator", "only", "agent", "card"}
     mount = {name: more.pop(name) for name in list(more) if name in names}
     return App([Mount(service=service or Scripted(), **{"card": CARD, "agent": "hello", **mount})], **more)
 

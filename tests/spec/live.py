@@ -104,7 +104,7 @@ class Live:
             service=self.engine,
             card=lambda: self.agent.card,
             agent="actor",
-            arbiter=example.dialect == "arbiter",
+            only="arbiter" if example.dialect == "arbiter" else "",
         )
         self.app = App([mount])
         self._dialect = example.dialect

@@ -64,6 +64,22 @@ class Arbiter(V0_3):
             refuse("sinceSeq", "must be the number of an event")
         return Resubscribe(id=request.id, since=since)
 
+    def check_strictly(self, params: bytes) -> None:
+        """Every part of a message says its kind, which other agents of 0.3 do not insist on. Raises `InvalidParams`."""
+        message = msgspec.json.decode(params).get("message")
+        parts = message.get("parts") if isinstance(message, dict) else None
+        for n, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict) and "kind" not in part:
+                refuse(f"message.parts[{n}].kind", "is missing")
+
+    def refuse_strictly(self, error: A2AError, status: int, body: bytes) -> tuple[int, bytes]:
+        """Clients read the envelope only. Arbiter counts calls before it reads them, so its answer to too many has none."""
+        if status == 429:
+            after = max(1, round(error.retry_after or 0))
+            reason = error.metadata.get("reason", "")
+            body = encode({"error": error.message, "reason": reason, "retry_after_seconds": after})
+        return status if status in (401, 429) else 200, body
+
     def write_result(self, op: Op, result: Any, request: Request | None = None) -> bytes:
         if isinstance(result, Message):
             result = task_of(result, request.message if isinstance(request, ops.SendMessage) else None)
@@ -79,15 +95,6 @@ class Arbiter(V0_3):
 
     def writer(self, request: Request | None = None) -> EventWriter:
         return ArbiterWriter(self, request.message if isinstance(request, ops.SendMessage) else None)
-
-
-def require_kinds(params: bytes) -> None:
-    """Every part of a message says its kind, which other agents of 0.3 do not insist on. Raises `InvalidParams`."""
-    message = msgspec.json.decode(params).get("message")
-    parts = message.get("parts") if isinstance(message, dict) else None
-    for n, part in enumerate(parts if isinstance(parts, list) else ()):
-        if isinstance(part, dict) and "kind" not in part:
-            refuse(f"message.parts[{n}].kind", "is missing")
 
 
 def _check(document: dict[str, Any], path: str, names: tuple[str, ...]) -> None:

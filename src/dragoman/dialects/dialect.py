@@ -99,6 +99,10 @@ class Dialect(Protocol):
         """Parameters (raw JSON, empty when absent) to a request. Raises `InvalidParams`."""
         ...
 
+    def check_strictly(self, params: bytes) -> None:
+        """Check what only an agent that speaks no other dialect insists on. Raises `InvalidParams`."""
+        return
+
     def write_request(self, op: Op, request: Request) -> bytes: ...
 
     def read_result(self, op: Op, result: Any) -> Any:
@@ -126,3 +130,7 @@ class Dialect(Protocol):
     def write_error(self, error: A2AError) -> dict[str, Any]:
         """The JSON-RPC `error` member: code, message, data."""
         return errors.write_error(error, self.name)
+
+    def refuse_strictly(self, error: A2AError, status: int, body: bytes) -> tuple[int, bytes]:
+        """The HTTP status and the body of an error from an agent that speaks no other dialect."""
+        return status, body

@@ -187,7 +187,7 @@ class Site:
             agent=id,
             path=AGENTS_PATH + id,
             home=ARBITER,
-            arbiter=self._strict,
+            only=ARBITER if self._strict else "",
             versions=found.versions if isinstance(found, Agent) and not self._strict else None,
             authenticator=AuthenticatedTenant(tenant),
             private=True,

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.dialects import select
-from dragoman.dialects.arbiter import require_kinds
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.pieces import write_pieces
 from dragoman.dialects.sse import frame
@@ -93,7 +92,7 @@ class _JsonRpcCall(HttpCall):
         if mount.authenticator is not None:
             await self._authenticate()
         if mount.home:
-            select.check_version_first(self.version, mount.home, only=mount.arbiter)
+            select.check_version_first(self.version, mount.home, only=bool(mount.only))
         try:
             envelope = read_envelope(await self.read_body())
         except MalformedEnvelope as malformed:
@@ -106,8 +105,7 @@ class _JsonRpcCall(HttpCall):
             self.dialect = dialect = select.before_body(self.version, mount="", allowed=mount.versions)
             return Parsed(dialect, EXTENSION, read_extension_call(envelope.method, params))
         if envelope.method in OPS and len(self.version) < select.MAX_VERSION_LENGTH:
-            only = "arbiter" if mount.arbiter else ""
-            chosen = select.choose_for_rpc_cached(self.version, envelope.method, only, mount.dialects)
+            chosen = select.choose_for_rpc_cached(self.version, envelope.method, mount.only, mount.dialects)
         else:
             chosen = self._choose(envelope.method, params)
         dialect, op, certain = chosen
@@ -116,8 +114,8 @@ class _JsonRpcCall(HttpCall):
             raise InvalidRequest('jsonrpc must be "2.0"')
         self._in_stream = op is SUBSCRIBE and dialect.subscribe_errors_as_events
         request = dialect.read_request(op, params)
-        if mount.arbiter:
-            require_kinds(params)
+        if mount.only:
+            dialect.check_strictly(params)
         if not certain:
             call = call_of(self.exchange, mount, self.principal, dialect)
             origin = await mount.service.call(call, GetOrigin(id=request.id))  # type: ignore[attr-defined]
@@ -164,7 +162,7 @@ class _JsonRpcCall(HttpCall):
             self.version,
             method,
             params,
-            mount="arbiter" if mount.arbiter else "",
+            mount=mount.only,
             home=mount.home,
             pushes=bool(mount.home and mount.current_card().capabilities.push_notifications),
             allowed=mount.dialects,
@@ -209,11 +207,9 @@ class _JsonRpcCall(HttpCall):
         status = error.http if isinstance(error, _HTTP_ERRORS) else 200
         if isinstance(error, WrongContentType):
             status = 415  # the table of 1.0 has 400 for it, but that is for HTTP+JSON
-        if self.mount.arbiter and status not in (401, 429):
-            status = 200  # its clients look into the envelope only
         kind, body = JSON, self._write_error(error)
-        if self.mount.arbiter and status == 429:
-            body = _write_refusal(error)
+        if self.mount.only:
+            status, body = select.DIALECTS[self.mount.only].refuse_strictly(error, status, body)
         if self._in_stream and status == 200:
             kind, body = (b"content-type", b"text/event-stream"), frame(body)
         await self.respond_error(error, status, body, kind)
@@ -225,20 +221,8 @@ class _JsonRpcCall(HttpCall):
     def _error_dialect(self) -> Dialect:
         """The call's dialect. Before it is known, the headers decide."""
         mount = self.mount
-        name = "arbiter" if mount.arbiter else mount.home if self.version in ("", "1.0", "1") else ""
+        name = mount.only or (mount.home if self.version in ("", "1.0", "1") else "")
         return self.dialect or select.before_body(self.version, mount=name, allowed=mount.versions)
-
-
-def _write_refusal(error: A2AError) -> bytes:
-    """Arbiter counts calls before it reads them, so its answer to too many has no envelope."""
-    after = max(1, round(error.retry_after or 0))
-    return _encode(
-        {
-            "error": error.message,
-            "reason": error.metadata.get("reason", ""),
-            "retry_after_seconds": after,
-        }
-    )
 
 
 class MalformedEnvelope(Exception):
