@@ -86,7 +86,7 @@ OURS = {
 
 BUILT = {
     "paths.Path.pattern": "our own templates; what comes of it is in _PLACES",
-    "paths.Path.written": "a form of ours: `tasks/*/pushNotificationConfigs/*`",
+    "paths.Path.fill_template": "a form of ours: `tasks/*/pushNotificationConfigs/*`",
     "routes.Table.__init__": "our own routes: words, and `[^/]+` between slashes",
 }
 """Functions that put an expression together from parts."""

@@ -22,7 +22,7 @@ from dragoman.bridge.settings import BridgeSettings, RouteSettings
 from dragoman.bridge.upstream import MAX_MESSAGE_CHARS
 from dragoman.client import Client, connection
 from dragoman.client.retry import Policy
-from dragoman.dialects.sse import MAX_EVENT
+from dragoman.dialects.sse import MAX_EVENT_BYTES
 from dragoman.errors import (
     A2AError,
     InvalidAgentResponse,
@@ -152,7 +152,7 @@ async def test_a_small_body_that_unpacks_to_a_huge_one_is_not_unpacked_whole(kin
 async def test_an_event_without_an_end_is_cut_off() -> None:
     piece = b"x" * (1 << 20)
     async with behind_a_bridge() as (liar, url):
-        liar.says(STREAM_HEAD, b"data: ", *[piece] * ((MAX_EVENT >> 20) + 4))
+        liar.says(STREAM_HEAD, b"data: ", *[piece] * ((MAX_EVENT_BYTES >> 20) + 4))
         async with calling(f"{url}/pass") as caller:
             with pytest.raises((Unreachable, InvalidAgentResponse)):
                 async for _ in caller.stream("hi"):

@@ -72,7 +72,7 @@ async def test_a_process_that_did_not_read_for_a_while_gets_all_topics_later(fol
 async def test_a_process_that_missed_too_many_topics_wakes_all_its_listeners(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_socket, "_MAX_OWED", 100)
+    monkeypatch.setattr(unix_socket, "_MAX_OWED_TOPICS", 100)
     bus = bus_of(folder)
     await bus.open()
     deaf = Deaf(folder)

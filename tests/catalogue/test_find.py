@@ -19,7 +19,7 @@ from dragoman.client import connect
 from dragoman.client.catalogue import RemoteCatalogue, split_catalogue
 from dragoman.client.transport.asgi import AsgiTransport
 from dragoman.client.transport.network import HttpTransport
-from dragoman.client.transport.transport import NotSent, Rejected
+from dragoman.client.transport.transport import NotSent, RequestRejected
 from dragoman.errors import A2AError, InvalidAgentResponse, Unauthenticated
 from dragoman.server.application import application
 from dragoman.server.runtime import running
@@ -59,7 +59,7 @@ async def test_a_private_agent_is_found_with_its_credentials_only() -> None:
         async with connect(place(url, "payroll"), credentials=ADA) as agent:
             assert (await agent("pay")).text == "paid"
         for given in (None, BOB):
-            with pytest.raises(Rejected, match="has no agent 'payroll', or does not show it"):
+            with pytest.raises(RequestRejected, match="has no agent 'payroll', or does not show it"):
                 await connect(place(url, "payroll"), credentials=given).open()
 
 
@@ -172,7 +172,7 @@ async def test_two_agents_of_one_name_are_told_apart_by_their_identifiers() -> N
         for n in (1, 2)
     ]
     catalogue = other({"entries": entries})
-    with pytest.raises(Rejected, match="several"):
+    with pytest.raises(RequestRejected, match="several"):
         await catalogue.find("desk")
     assert (await catalogue.find("urn:x:2:desk")).url == "https://2.example"
 
@@ -188,7 +188,7 @@ async def test_two_agents_of_one_name_are_told_apart_by_their_identifiers() -> N
     ],
 )
 async def test_a_document_that_is_no_catalogue_has_no_agents(document: Any) -> None:
-    with pytest.raises((Rejected, InvalidAgentResponse)):
+    with pytest.raises((RequestRejected, InvalidAgentResponse)):
         await other(document).find("x")
 
 
@@ -223,7 +223,7 @@ async def test_pages_that_repeat_end_a_search() -> None:
 
 async def test_where_there_is_no_catalogue_that_is_said() -> None:
     transport = AsgiTransport(Site({}))
-    with pytest.raises(Rejected, match="there is no catalogue at http://localhost"):
+    with pytest.raises(RequestRejected, match="there is no catalogue at http://localhost"):
         await RemoteCatalogue("http://localhost", transport).list()
 
 
@@ -238,7 +238,7 @@ async def test_a_server_that_refuses_a_path_with_an_error_document_is_asked_for_
     site.pages["/.well-known/ai-catalog.json"] = page({"entries": [entry]})
     assert [agent.identifier for agent in await catalogue.list()] == ["urn:x:one"]
     site.pages["/.well-known/ai-catalog.json"] = refusal
-    with pytest.raises(Rejected, match="there is no catalogue at http://localhost"):
+    with pytest.raises(RequestRejected, match="there is no catalogue at http://localhost"):
         await catalogue.list()
 
 

@@ -198,7 +198,7 @@ async def test_an_invalid_url_is_a_not_sent_error(url: str) -> None:
 async def test_a_compressed_body_is_decompressed_only_up_to_the_limit(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.transport.http1.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("dragoman.client.transport.http1.MAX_BODY_BYTES", 1 << 20)
     bomb = gzip.compress(b"0" * (32 << 20), mtime=0)
     assert len(bomb) < 64 << 10
     answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(bomb), bomb)
@@ -272,7 +272,7 @@ async def test_idle_connections_are_closed_though_nobody_asks_their_hosts_again(
 
 
 async def test_a_number_of_connections_stay_idle_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_MAX_IDLE", 3)
+    monkeypatch.setattr(network, "_MAX_IDLE_CONNECTIONS", 3)
     server = Server(*[OK] * 99)
     async with serving(server) as port, transport(dial=lambda *_: to_loopback(port)) as http:
         for n in (0, 1, 2, 0, 3, 4):

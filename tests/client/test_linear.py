@@ -30,7 +30,7 @@ from dragoman.client.reply import Stream
 from dragoman.client.routes import find_routes
 from dragoman.client.transport import jsonrpc
 from dragoman.client.transport.gzip_body import Inflater
-from dragoman.client.transport.http1 import Connection
+from dragoman.client.transport.http1 import HttpConnection
 from dragoman.client.transport.http_exchange import read_document
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import decode_json, retry_after, to_error
@@ -108,7 +108,7 @@ class _Wire(asyncio.Transport):
 
 def _hear(answer: bytes, cut: int = 1 << 16) -> Work:
     def work() -> None:
-        connection = Connection(lambda _: None, lambda _: None)
+        connection = HttpConnection(lambda _: None, lambda _: None)
         connection.connection_made(_Wire())
         response = connection.send(b"", "it")
         for at in range(0, len(answer), cut):
@@ -460,7 +460,7 @@ def test_twice_the_bytes_cost_twice_the_time(name: str) -> None:
     "beside", [b"0\r\n" + b"a:b\r\n" * 50_000, b"2;" + b"a" * 200_000], ids=["trailers", "chunk"]
 )
 def test_heads_trailers_and_chunk_extensions_are_limited(beside: bytes) -> None:
-    connection = Connection(lambda _: None, lambda _: None)
+    connection = HttpConnection(lambda _: None, lambda _: None)
     connection.connection_made(_Wire())
     response = connection.send(b"", "it")
     connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + beside)
@@ -470,7 +470,7 @@ def test_heads_trailers_and_chunk_extensions_are_limited(beside: bytes) -> None:
 
 
 def test_small_chunks_that_came_together_are_one_piece() -> None:
-    connection = Connection(lambda _: None, lambda _: None)
+    connection = HttpConnection(lambda _: None, lambda _: None)
     connection.connection_made(_Wire())
     response = connection.send(b"", "it")
     connection.data_received(

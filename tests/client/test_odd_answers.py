@@ -147,7 +147,7 @@ async def test_a_deletion_that_failed_is_an_error(answered: dict[str, Any]) -> N
 async def test_an_answer_that_is_too_large_is_not_asked_for_again(
     streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.transport.asgi.MAX_BODY", 1000)
+    monkeypatch.setattr("dragoman.client.transport.asgi.MAX_BODY_BYTES", 1000)
     asked: list[str] = []
 
     def rpc(request: Asked) -> Answer:

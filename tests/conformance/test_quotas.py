@@ -20,7 +20,7 @@ from dragoman.observe import shared_quota
 from dragoman.observe.shared_quota import (
     HOLD_SECONDS,
     SLOT_SECONDS,
-    Lease,
+    QuotaLease,
     SharedQuota,
     lease_slots,
     lease_tokens,
@@ -171,7 +171,7 @@ async def test_a_node_that_stops_gives_everything_back(pair: tuple[Store, Store]
 async def test_what_a_dead_node_held_is_lost_and_the_rest_is_not(
     pair: tuple[Store, Store], clock: Clock
 ) -> None:
-    async def take(node: str, *, spare: int) -> Lease:
+    async def take(node: str, *, spare: int) -> QuotaLease:
         change = partial(lease_tokens, node=node, rate=1.0, burst=20, need=1, spare=spare, unused=0)
         return await pair[0].quotas.change("k", change)
 

@@ -229,7 +229,7 @@ async def test_the_outcomes_of_notifications_are_counted() -> None:
 async def test_a_store_that_cannot_be_written_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.server.application._PROBE", 0.0)
+    monkeypatch.setattr("dragoman.server.application._PROBE_SECONDS", 0.0)
     async with running(application(echo(), store=f"sqlite:///{tmp_path}/t.db")) as url:
         assert (await get(url, "/readyz"))[0] == 200
         with closing(sqlite3.connect(tmp_path / "t.db")) as other:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.address import Address
+from dragoman.server.address import PublicAddress
 from tests.server.wire import app_of, request
 
 PROXY = ("10.1.2.3", 4711)
@@ -102,7 +102,7 @@ async def test_a_prefix_that_is_no_path_is_left_out(prefix: str) -> None:
 
 def test_a_proxy_that_is_no_address_is_a_mistake() -> None:
     with pytest.raises(ValueError):
-        Address(trusted_proxies=["proxy.example"])
+        PublicAddress(trusted_proxies=["proxy.example"])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from dragoman.model.ops import MAX_MODES, MAX_PARTS
 from dragoman.push.receive import _named_tasks
 from dragoman.server import app as server_app
 from dragoman.server import rest
-from dragoman.server.address import Address
+from dragoman.server.address import PublicAddress
 from dragoman.server.cards import _holds
 from dragoman.server.cors import _NAMES
 from dragoman.server.exchange import Exchange
@@ -441,7 +441,7 @@ HEADERS: dict[str, Callable[[int], dict[str, bytes]]] = {
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 def test_reading_headers_is_linear(headers: Callable[[int], dict[str, bytes]]) -> None:
     mount = Mount(service=Scripted(), card=CARD)
-    address = Address(trusted_proxies=["*"])
+    address = PublicAddress(trusted_proxies=["*"])
 
     def case(n: int) -> Callable[[], object]:
         exchange = _exchange(**headers(n))

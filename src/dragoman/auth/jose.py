@@ -122,7 +122,7 @@ def choose(keys: Iterable[VerifyingKey], kid: str, algorithm: str) -> VerifyingK
     return fitting[0] if len(fitting) == 1 else None
 
 
-class Header(Struct, frozen=True):
+class JwsHeader(Struct, frozen=True):
     """The protected header of a signature, as far as we read it."""
 
     alg: str
@@ -131,7 +131,7 @@ class Header(Struct, frozen=True):
     jku: str = ""
 
 
-def read_header(protected: str, algorithms: Sequence[str]) -> Header:
+def read_header(protected: str, algorithms: Sequence[str]) -> JwsHeader:
     """Raises `BadSignature` for a header that is not accepted."""
     try:
         document = msgspec.json.decode(decode(protected))
@@ -142,7 +142,7 @@ def read_header(protected: str, algorithms: Sequence[str]) -> Header:
     if "crit" in document or document.get("b64") is False:
         raise BadSignature("it needs an extension that is not supported")
     try:
-        header = msgspec.convert(document, Header)
+        header = msgspec.convert(document, JwsHeader)
     except msgspec.ValidationError as error:
         raise BadSignature("its header is malformed") from error
     if header.alg not in algorithms or header.alg == "none":

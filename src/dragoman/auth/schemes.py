@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
-from dragoman.auth.secrets import Holders, Passwords, ReloadedHolders, Tokens
+from dragoman.auth.secrets import Holders, PasswordHolders, ReloadedHolders, TokenHolders
 from dragoman.errors import Unauthenticated
 from dragoman.model.card import ApiKeyScheme, HttpAuthScheme, MutualTlsScheme, SecurityScheme
 from dragoman.model.ops import Principal
@@ -159,7 +159,7 @@ class Bearer(InAuthorization):
         description: str = "",
     ) -> None:
         super().__init__(name, scopes, http_scheme("bearer", description))
-        self._tokens = ReloadedHolders(tokens, Tokens)
+        self._tokens = ReloadedHolders(tokens, TokenHolders)
 
     async def _principal(self, credential: str, fetch: Fetch) -> Principal:
         return self._tokens.current().find(credential)
@@ -182,7 +182,7 @@ class ApiKey:
             raise ValueError(f"an API key goes in a header, query or cookie, not in {location!r}")
         if not TOKEN.fullmatch(parameter):
             raise ValueError(f"{parameter!r} cannot be the name of a {location}")
-        self._keys, self._location, self._parameter = ReloadedHolders(keys, Tokens), location, parameter
+        self._keys, self._location, self._parameter = ReloadedHolders(keys, TokenHolders), location, parameter
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(
             api_key_security_scheme=ApiKeyScheme(location=location, name=parameter, description=description)
@@ -220,7 +220,7 @@ class Basic(InAuthorization):
         description: str = "",
     ) -> None:
         super().__init__(name, scopes, http_scheme("basic", description))
-        self._passwords = ReloadedHolders(passwords, Passwords)
+        self._passwords = ReloadedHolders(passwords, PasswordHolders)
 
     async def _principal(self, credential: str, fetch: Fetch) -> Principal:
         try:
@@ -249,7 +249,7 @@ class MutualTLS:
         name: str = "mutualTLS",
         description: str = "",
     ) -> None:
-        self._clients = ReloadedHolders(clients, Tokens) if clients is not None else None
+        self._clients = ReloadedHolders(clients, TokenHolders) if clients is not None else None
         self.name, self.scopes = name, tuple(scopes)
         self.declaration = SecurityScheme(mtls_security_scheme=MutualTlsScheme(description=description))
         self._read: dict[bytes, _Certificate] = {}

@@ -101,7 +101,7 @@ def _read(name: str, holder: str | Holder) -> _Entry:
     return _Entry(principal, hashes, expires)
 
 
-class Tokens:
+class TokenHolders:
     """Finds the holder of a token."""
 
     def __init__(self, holders: Holders) -> None:
@@ -132,7 +132,7 @@ class Tokens:
         raise Unauthenticated("the credential is not known here")
 
 
-class Passwords:
+class PasswordHolders:
     """Checks a name and a password."""
 
     def __init__(self, holders: Holders) -> None:

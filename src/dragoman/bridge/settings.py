@@ -31,7 +31,7 @@ from dragoman.agent.agent import VERSIONS
 from dragoman.auth import ApiKey, Bearer, MutualTLS, hashed
 from dragoman.auth.secrets import Holder
 from dragoman.bridge.credentials import depends_on_caller, read_credentials, read_secret
-from dragoman.client.config import explain, place_of, unknown_setting
+from dragoman.client.config import explain_setting, place_of, unknown_setting
 from dragoman.dialects.cards import version_of
 from dragoman.dialects.select import DIALECTS
 from dragoman.model.card import GRPC, HTTP_JSON, JSONRPC
@@ -334,7 +334,7 @@ def _read(path: Path, where: list[str], given: Any, kind: type[Any]) -> Any:
             fail(path, [*where, *at, unknown[1]], unknown_setting(unknown[1], inside, table))
         at = [each for each in at if each.isidentifier()]
         name = at[-1] if at else where[-1]
-        fail(path, [*where, *at], f"{name} {explain(error, kind, name)}")
+        fail(path, [*where, *at], f"{name} {explain_setting(error, kind, name)}")
 
 
 def _struct_at(kind: type[Any], at: list[str]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from dragoman.client.resumable_stream import ResumableStream
 from dragoman.client.retry import Policy
 from dragoman.client.routes import RoutedPeer
 from dragoman.client.transport.http_exchange import UNARY
-from dragoman.client.transport.transport import AnswerTooLarge, NotSent, Rejected
+from dragoman.client.transport.transport import AnswerTooLarge, NotSent, RequestRejected
 from dragoman.errors import A2AError, Unauthenticated, Unavailable, Unreachable, keep_going
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import (
@@ -425,7 +425,7 @@ def _may_try_another(error: A2AError, request: Request) -> bool:
 def _is_failure(error: A2AError) -> bool:
     """True if the error means that the server does not work. Errors of the agent itself are answers."""
     if isinstance(error, Unreachable):
-        return not isinstance(error, Rejected | AnswerTooLarge | TokenUnavailable)
+        return not isinstance(error, RequestRejected | AnswerTooLarge | TokenUnavailable)
     return isinstance(error, Unavailable) and error.retry_after is None
 
 

@@ -22,7 +22,7 @@ import msgspec
 from dragoman.buses.local import WAKE_ALL, RemoteBus
 
 _DATAGRAM_BYTES = 32 << 10
-_MAX_OWED = 10_000
+_MAX_OWED_TOPICS = 10_000
 """Topics that wait for one process. If there are more, it gets `WAKE_ALL`."""
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.005, 0.2
 """Until the same is sent again to a process that does not read."""
@@ -128,7 +128,7 @@ class UnixSocketBus(RemoteBus):
                 owed = self._owed.pop(other, None)
                 left = self._send(other, topics if owed is None else owed | topics)
                 if left:
-                    self._owed[other] = left if len(left) <= _MAX_OWED else {WAKE_ALL: None}
+                    self._owed[other] = left if len(left) <= _MAX_OWED_TOPICS else {WAKE_ALL: None}
             if self._closing:
                 return
 

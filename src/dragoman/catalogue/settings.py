@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.catalogue.registered_agents import CHECK_INTERVAL_SECONDS, MAX_REGISTERED, check_name, check_url
-from dragoman.client.config import CONFIG, explain, place_of, read_settings
+from dragoman.client.config import CONFIG, explain_setting, place_of, read_settings
 from dragoman.errors import InvalidParams
 
 
@@ -40,7 +40,7 @@ def read_catalogue(config: str = CONFIG) -> CatalogueSettings:
         path = str(error).partition(" - at ")[2].strip("`$.").replace("[...]", "").split(".")
         place = place_of(["catalogue", *path], config)
         inside = "a value in " if len(path) > 1 or "[" in str(error) else ""
-        raise ValueError(f"{place}: {inside}{path[0] or 'a value'} {explain(error)}") from None
+        raise ValueError(f"{place}: {inside}{path[0] or 'a value'} {explain_setting(error)}") from None
     agents = settings.agents or {}
     if len(agents) > MAX_REGISTERED:
         raise ValueError(

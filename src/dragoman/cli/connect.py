@@ -24,7 +24,7 @@ from dragoman.client.catalogue import is_catalogue, split_catalogue
 from dragoman.client.config import find_entry, read_agents
 from dragoman.client.credentials import name_files
 from dragoman.client.discover import resolve_target
-from dragoman.client.transport.transport import Rejected
+from dragoman.client.transport.transport import RequestRejected
 from dragoman.errors import A2AError, Forbidden, InvalidAgentResponse, Unauthenticated, Unreachable
 from dragoman.model.task import TaskState
 
@@ -295,7 +295,7 @@ def _classify(
             return _CREDENTIALS_MISSING, REFUSED, _credentials_hint()
         case Forbidden():
             return local + "AUTH_FAILED", REFUSED, None
-        case Rejected() if not connected:
+        case RequestRejected() if not connected:
             return local + "CARD_NOT_FOUND", UNREACHABLE, None
         case Unreachable():
             missing = not connected and "no agent card" in str(error)

@@ -18,7 +18,7 @@ from dragoman.cli.connect import USAGE, add_credentials, connect_options, report
 from dragoman.client.authorize import AuthorizedTransport, origin_of
 from dragoman.client.catalogue import ListedAgent, RemoteCatalogue
 from dragoman.client.config import find_entry, read_agents
-from dragoman.client.connection import Options, choose_credential
+from dragoman.client.connection import Options, combine_credentials
 from dragoman.client.transport.network import LOOPBACK_HOSTS, HttpTransport
 from dragoman.client.transport.transport import decode_json, read_at_most, to_error
 from dragoman.engine.protocols import Store
@@ -121,7 +121,7 @@ def _transport(args: argparse.Namespace, secret: str | None = None) -> Authorize
         )
     transport = AuthorizedTransport(HttpTransport(tls=options.tls), tls=options.tls)
     transport.origin = origin_of(args.url)
-    transport.credential = choose_credential(options, None, transport.origin)
+    transport.credential = combine_credentials(options, None, transport.origin)
     return transport
 
 

@@ -20,7 +20,7 @@ from dragoman.cli.connect import (
     run_with_agent,
 )
 from dragoman.client import Client
-from dragoman.client.reply import text_of
+from dragoman.client.reply import answer_text
 from dragoman.model.task import Task, TaskState
 
 _STATES = [state.word for state in TaskState if state is not TaskState.UNSPECIFIED]
@@ -232,6 +232,6 @@ def _print(task: Task, args: argparse.Namespace) -> int:
             for part in artifact.parts:
                 if line := show.describe_part(part):
                     show.say(line)
-        if not task.artifacts and (text := text_of(task)):
+        if not task.artifacts and (text := answer_text(task)):
             show.say(f"\n{text}")
     return exit_code(args, task.state)

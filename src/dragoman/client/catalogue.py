@@ -22,7 +22,7 @@ from dragoman.client.transport.transport import (
     NOT_JSON,
     NotSent,
     NotThere,
-    Rejected,
+    RequestRejected,
     Transport,
     decode_json,
     error_class,
@@ -37,10 +37,10 @@ A2A_CARD, REGISTRY = "application/a2a-agent-card+json", "application/ai-registry
 ARD, AI_CATALOG = "/.well-known/ard.json", "/.well-known/ai-catalog.json"
 METADATA = "https://ai-catalog.org/extensions/metadata"
 """The extension of AI Catalog for members of one's own."""
-_MAX_BYTES = 8 << 20
+_MAX_ANSWER_BYTES = 8 << 20
 _MAX_ENTRIES = 10_000
-_SECONDS = 30.0
-_PAGE = 100
+_ANSWER_SECONDS = 30.0
+_PAGE_ENTRIES = 100
 
 
 class ListedAgent(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,7 +91,7 @@ class RemoteCatalogue:
         self.url, self._transport = url.rstrip("/"), transport
 
     async def find(self, name: str) -> ListedAgent:
-        """The agent with this name. Raises `Rejected` if there is none, or more than one."""
+        """The agent with this name. Raises `RequestRejected` if there is none, or more than one."""
         _, agents = await self._document()
         wanted = name.lower()
         for names in (
@@ -101,12 +101,14 @@ class RemoteCatalogue:
         ):
             found = [agent for agent in agents if wanted in names(agent)]
             if len({agent.identifier for agent in found}) > 1:
-                raise Rejected(
+                raise RequestRejected(
                     f"the catalogue at {self.url} has several agents called {name!r}: use an identifier"
                 )
             if found:
                 return found[0]
-        raise Rejected(f"the catalogue at {self.url} has no agent {name!r}, or does not show it to you")
+        raise RequestRejected(
+            f"the catalogue at {self.url} has no agent {name!r}, or does not show it to you"
+        )
 
     async def list(self, limit: int = _MAX_ENTRIES) -> Sequence[ListedAgent]:
         _, agents = await self._document()
@@ -122,7 +124,7 @@ class RemoteCatalogue:
         token = ""
         while len(found) < limit:
             body: dict[str, Any] = {"query": {"text": text, "filter": {"type": [A2A_CARD]}}}
-            body |= {"federation": "none", "pageSize": min(limit - len(found), _PAGE)}
+            body |= {"federation": "none", "pageSize": min(limit - len(found), _PAGE_ENTRIES)}
             page = await self._ask(
                 "POST", f"{registry}/search", {**body, **({"pageToken": token} if token else {})}
             )
@@ -144,7 +146,7 @@ class RemoteCatalogue:
             except NotThere:
                 continue
         if document is None:
-            raise Rejected(
+            raise RequestRejected(
                 f"there is no catalogue at {self.url} (`dragoman serve --catalogue` publishes one)"
             )
         version = _word(document, "specVersion")
@@ -163,12 +165,12 @@ class RemoteCatalogue:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 raw = b"" if body is None else msgspec.json.encode(body)
                 response = await self._transport.request(method, url, headers, raw)
-                answer = await read_at_most(response, _MAX_BYTES, url)
+                answer = await read_at_most(response, _MAX_ANSWER_BYTES, url)
         except TimeoutError:
-            raise Unreachable(f"{url} did not answer within {_SECONDS:g} s") from None
+            raise Unreachable(f"{url} did not answer within {_ANSWER_SECONDS:g} s") from None
         if response.status != 200:
             # an answer in the form of an error of A2A says no more than its status
             raise to_error(

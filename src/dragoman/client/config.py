@@ -79,7 +79,7 @@ _KINDS = {
 _BOUNDS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 
 
-def explain(error: Exception, table: type[Any] | None = None, name: str = "") -> str:
+def explain_setting(error: Exception, table: type[Any] | None = None, name: str = "") -> str:
     """What is wrong with the value of a setting, as the end of a sentence that begins with its name.
 
     `table` and `name`: where the setting is declared, to list the values that it can have.
@@ -175,7 +175,7 @@ def _fault(name: str, given: Any) -> tuple[list[str], str]:
         at = str(error).partition(" - at ")[2]
         path = re.findall(r"\w+", at)
         inside = "a value in " if len(path) > 1 or "[" in at else ""
-        return path[:1], f"{inside}{' '.join(path[:1])} of {name} {explain(error)}"
+        return path[:1], f"{inside}{' '.join(path[:1])} of {name} {explain_setting(error)}"
     if entry.certificate and entry.credentials is not None:
         return ["certificate"], f"{name} has both a certificate and credentials"
     return [], ""

@@ -141,7 +141,7 @@ async def find_in_catalogue(target: str, options: Options) -> tuple[Any, Options
     _, asking = apply_config(base, options)
     transport, _ = _make_transport(base, asking)
     transport.origin = origin_of(asking.origin or base)
-    transport.credential = choose_credential(asking, None, transport.origin)
+    transport.credential = combine_credentials(asking, None, transport.origin)
     try:
         found = card_of(await RemoteCatalogue(base, transport).find(name))
     finally:
@@ -216,7 +216,7 @@ async def _open(transport: AuthorizedTransport, where: Any, options: Options) ->
     )
     # A secret belongs to the agent that the user named, not to wherever the card points.
     transport.origin = origin_of(options.origin or (where if isinstance(where, str) else routes[0].url))
-    transport.credential = choose_credential(options, found.card, transport.origin)
+    transport.credential = combine_credentials(options, found.card, transport.origin)
     peer = RoutedPeer(routes, transport, silence=options.policy.silence, dialects=cache.dialects)
     service = RetryingService(
         peer,
@@ -281,14 +281,14 @@ async def _find_card(
         known = options.credentials is not None
         return await limit.run(find(private=bool(options.headers), has_credentials=known), failed)
     except Unauthenticated:
-        transport.credential = choose_credential(options, None, transport.origin)
+        transport.credential = combine_credentials(options, None, transport.origin)
         if transport.credential is None:
             raise
     await transport.add_credential(Outgoing(url, {}))  # fetches it: somebody may have to log in
     return await limit.run(find(private=True, has_credentials=True), failed)
 
 
-def choose_credential(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:
+def combine_credentials(options: Options, card: AgentCard | None, origin: str) -> creds.Credential | None:
     chosen: list[creds.Credential] = []
     if options.headers:
         chosen.append(creds.Headers(options.headers))

@@ -23,7 +23,7 @@ from dragoman.client.fetch import Fetcher
 from dragoman.client.transport.transport import (
     NOT_JSON,
     NotSent,
-    Rejected,
+    RequestRejected,
     Response,
     Transport,
     decode_json,
@@ -114,7 +114,9 @@ class AgentCache:
         if response.status != 200:
             if response.status == 401 and "dragoman" in response.headers:
                 raise _PrivateCard(f"{url} needs credentials that it accepts")
-            raise to_error(response, body, url, lambda document, status: Rejected(f"{url}: HTTP {status}"))
+            raise to_error(
+                response, body, url, lambda document, status: RequestRejected(f"{url}: HTTP {status}")
+            )
         try:
             document = decode_json(body)
         except NOT_JSON as error:
@@ -259,7 +261,7 @@ async def find_card(
             return found
         except A2AError as error:
             if isinstance(error, _AnotherAgent | _PrivateCard) or (
-                isinstance(error, Unreachable) and not isinstance(error, Rejected)
+                isinstance(error, Unreachable) and not isinstance(error, RequestRejected)
             ):
                 raise  # the card may be there, so no other card may be taken for it
             if isinstance(error, Unauthenticated) and has_credentials and not private and not above:
@@ -268,14 +270,14 @@ async def find_card(
     informative = [error for error in failures if isinstance(error, _INFORMATIVE)]
     if informative:
         raise informative[0]
-    raise Rejected(f"there is no agent card at {url}: {failures[0]}")
+    raise RequestRejected(f"there is no agent card at {url}: {failures[0]}")
 
 
 class _PrivateCard(Unauthenticated):
     """A Dragoman server has the card there, for others. It has it nowhere else."""
 
 
-class _AnotherAgent(Rejected):
+class _AnotherAgent(RequestRejected):
     """A Dragoman server is at that address, and has no agent there."""
 
 

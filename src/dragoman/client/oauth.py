@@ -33,7 +33,7 @@ from dragoman.model.card import AgentCard, OAuthFlow
 _RENEW_EARLY_SECONDS = 30.0
 _TOKEN_SECONDS = 30.0
 """How long a token endpoint may take."""
-_MAX_EXCHANGED = 4096
+_MAX_EXCHANGED_TOKENS = 4096
 """Exchanged tokens that are held at a time. The one that was used longest ago is dropped."""
 _TOKEN_LIKE = re.compile(r"[A-Za-z0-9_~+/=.-]{24,}")
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -275,7 +275,7 @@ class TokenExchange:
         found = self._exchanged.get(key)
         if found is None:
             for old, oldest in list(itertools.islice(self._exchanged.items(), 2)):
-                if oldest.idle or len(self._exchanged) >= _MAX_EXCHANGED:
+                if oldest.idle or len(self._exchanged) >= _MAX_EXCHANGED_TOKENS:
                     del self._exchanged[old]
             found = self._exchanged[key] = _ExchangedToken(self, subject)
         self._exchanged.move_to_end(key)

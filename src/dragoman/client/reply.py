@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from dragoman.client.deduplicate import parts_after
 from dragoman.errors import A2AError
-from dragoman.model.content import Artifact, GrowingArtifact, Message, Part, files_of
-from dragoman.model.content import text_of as text_of_parts
+from dragoman.model.content import Artifact, GrowingArtifact, Message, Part, files_of, text_of
 from dragoman.model.fold import LazyFold
 from dragoman.model.ops import Batch, PushConfig
 from dragoman.model.questions import AskedQuestion, questions_in
@@ -84,7 +83,7 @@ class Reply(str):
 
     @classmethod
     def of(cls, client: ReplyClient, result: Task | Message) -> Reply:
-        reply = cls(text_of(result))
+        reply = cls(answer_text(result))
         reply._client = client
         reply.task, reply.message = (result, None) if isinstance(result, Task) else (None, result)
         return reply
@@ -174,7 +173,7 @@ def describe_end(state: TaskState) -> str:
     return state.word if state is TaskState.FAILED else f"was {state.word}"
 
 
-def text_of(result: Task | Message) -> str:
+def answer_text(result: Task | Message) -> str:
     if isinstance(result, Message):
         return result.text
     status_text = result.status.message.text if result.status.message is not None else ""
@@ -341,7 +340,7 @@ class Stream:
         """The piece of an artifact that starts again: it continues the text before, or replaces it."""
         new = self._new_parts(event.artifact)
         parts = event.artifact.parts if new is None else new
-        text = text_of_parts(parts)
+        text = text_of(parts)
         self._has_text = self._has_text or bool(text)
         return Piece(event, text, self._state, self._events, parts=parts, replaces=new is None)
 
@@ -380,7 +379,7 @@ class Stream:
             return "", (), False
         replaces = any(new is None for new in news)
         parts_of_each = [each.parts for each in task.artifacts] if replaces else [new for new in news if new]
-        text = "\n".join(filter(None, map(text_of_parts, parts_of_each)))
+        text = "\n".join(filter(None, map(text_of, parts_of_each)))
         return text, tuple(part for parts in parts_of_each for part in parts), replaces
 
     def _was_asked_before(self, status: TaskStatus) -> bool:

@@ -50,7 +50,7 @@ from dragoman.model.ops import (
     SendMessage,
     Service,
     SubscribeToTask,
-    trimmed,
+    trim_history,
 )
 from dragoman.model.task import Task
 
@@ -284,7 +284,7 @@ class RoutedPeer:
             return await self._any_push_config(call, request)
         result = await self._peer.call(call, request)
         check_answer(request, result)
-        return _trim_history(result, request) if isinstance(result, Task) else result
+        return _trim_as_asked(result, request) if isinstance(result, Task) else result
 
     async def _any_push_config(self, call: Call, request: GetPushConfig) -> PushConfig:
         """One of the push configs of a task, for a caller of a version in which they need no ids. Raises `TaskNotFound`."""
@@ -360,11 +360,11 @@ class RoutedPeer:
                 self._dialects.put(route.url, route.binding, route.promised, route.dialect.name)
 
 
-def _trim_history(task: Task, request: Request) -> Task:
+def _trim_as_asked(task: Task, request: Request) -> Task:
     """The task with no more history than was asked for. Some versions cannot ask for none, and some peers do not count."""
     settings = request.configuration if isinstance(request, SendMessage) else request
     length = settings.history_length if isinstance(settings, Configuration | GetTask) else None
-    return trimmed(task, length)
+    return trim_history(task, length)
 
 
 def _shows_version(request: Request, route: AgentRoute) -> bool:

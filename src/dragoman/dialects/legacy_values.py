@@ -82,7 +82,7 @@ class JsonForm(Struct, frozen=True, kw_only=True):
             return metadata, [(), references]
         return take_lists(metadata, EXTENSIONS, REFERENCE_TASK_IDS)
 
-    def tagged(self, kind: str) -> dict[str, Any]:
+    def type_member(self, kind: str) -> dict[str, Any]:
         """The first member of an object: some readers find its type there."""
         return {self.tag: kind} if self.tag else {}
 
@@ -113,34 +113,34 @@ def _read_part(document: dict[str, Any], path: str, form: JsonForm) -> Part:
     if kind == "text":
         if type(document.get("text")) is not str:
             raise Malformed(under(path, "text"), "must be a string")
-        return labelled(Part(text=document["text"], metadata=metadata))
+        return take_labels(Part(text=document["text"], metadata=metadata))
     if kind == "file":
         return _read_file(needed_object(document, "file", path), metadata, under(path, "file"), form)
     if kind == "data":
         if "data" not in document:
             raise Malformed(under(path, "data"), "is missing")
-        return unboxed(document["data"], metadata)
+        return unbox(document["data"], metadata)
     if kind is None:
         raise Malformed(path, "must have one of text, file and data")
     raise Malformed(under(path, "kind"), f"has the unknown value {str(kind)[:40]!r}")
 
 
-def unboxed(data: Any, metadata: dict[str, Any]) -> Part:
+def unbox(data: Any, metadata: dict[str, Any]) -> Part:
     if metadata.get(BOXED) is True and type(data) is dict and data.keys() == {"value"}:
         others = {name: each for name, each in metadata.items() if name != BOXED}
-        return labelled(Part(data=data["value"], metadata=others or NOTHING))
-    return labelled(Part(data=data, metadata=metadata))
+        return take_labels(Part(data=data["value"], metadata=others or NOTHING))
+    return take_labels(Part(data=data, metadata=metadata))
 
 
-def boxed(part: Part) -> Part:
+def box(part: Part) -> Part:
     """The part with its data as an object; other data is wrapped in one."""
     if type(part.data) is dict:
         return part
     return replace(part, data={"value": part.data}, metadata={**part.metadata, BOXED: True})
 
 
-def labelled(part: Part) -> Part:
-    """The part with its media type and filename, if `label_metadata` put them into the metadata."""
+def take_labels(part: Part) -> Part:
+    """The part with its media type and filename, if `add_labels` put them into the metadata."""
     metadata = part.metadata
     if MEDIA_TYPE not in metadata and FILENAME not in metadata:
         return part
@@ -151,7 +151,7 @@ def labelled(part: Part) -> Part:
     return replace(part, media_type=media_type, filename=filename, metadata=rest or NOTHING)
 
 
-def label_metadata(part: Part) -> dict[str, Any]:
+def add_labels(part: Part) -> dict[str, Any]:
     """The metadata of a text or data, with its media type and filename: older versions have no other place for them."""
     if not part.media_type and not part.filename:
         return part.metadata
@@ -205,7 +205,7 @@ def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str, form: 
         except ValueError:
             raise Malformed(under(path, member), "is not base64") from None
     part = Part(raw=raw, filename=filename, media_type=media_type, metadata=metadata)
-    return labelled(part) if form.plain_files else part
+    return take_labels(part) if form.plain_files else part
 
 
 _ROLES: dict[Any, Role] = {**{role.word: role for role in Role}, **{role.value: role for role in Role}}
@@ -232,7 +232,7 @@ def read_message(document: Any, path: str, form: JsonForm, *, default: Role = Ro
     )
 
 
-def named(message: Message) -> Message:
+def with_id(message: Message) -> Message:
     """The message, with an id made from its content if it has none."""
     if message.message_id:
         return message
@@ -262,7 +262,7 @@ def read_artifact(document: Any, path: str, form: JsonForm, *, position: int = 0
 # --- writing
 
 
-def present(**members: Any) -> dict[str, Any]:
+def without_empty(**members: Any) -> dict[str, Any]:
     """The members that are not empty."""
     return {name: value for name, value in members.items() if value}
 
@@ -271,7 +271,7 @@ def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
     metadata = part.metadata
     out: dict[str, Any]
     if part.text is not None:
-        out, metadata = {form.tag: "text", "text": part.text}, label_metadata(part)
+        out, metadata = {form.tag: "text", "text": part.text}, add_labels(part)
     elif part.raw is not None or part.url is not None:
         if form.plain_files and part.media_type == _PLAIN and not _is_text(part.raw):
             metadata = {**metadata, MEDIA_TYPE: _PLAIN}
@@ -286,8 +286,8 @@ def _write_part(part: Part, form: JsonForm) -> dict[str, Any]:
         out = {form.tag: "file", "file": part.data["file"]}
         metadata = {name: value for name, value in metadata.items() if name != REFERENCE}
     else:
-        box = part if form.arrays and type(part.data) is list else boxed(part)
-        out, metadata = {form.tag: "data", "data": box.data}, label_metadata(box)
+        boxed = part if form.arrays and type(part.data) is list else box(part)
+        out, metadata = {form.tag: "data", "data": boxed.data}, add_labels(boxed)
     if metadata:
         out["metadata"] = metadata
     return out
@@ -301,7 +301,7 @@ def _is_text(raw: bytes | None) -> bool:
 
 
 def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
-    out = present(name=part.filename, mimeType=part.media_type)
+    out = without_empty(name=part.filename, mimeType=part.media_type)
     if part.raw is None:
         out["uri"] = part.url
     elif form.plain_files and part.media_type == _PLAIN:
@@ -312,12 +312,12 @@ def _write_file(part: Part, form: JsonForm) -> dict[str, Any]:
 
 
 def write_message(message: Message, form: JsonForm) -> dict[str, Any]:
-    out: dict[str, Any] = form.tagged("message") if form.named else {}
+    out: dict[str, Any] = form.type_member("message") if form.named else {}
     out["role"] = form.role(message.role)
     out[form.content] = [form.write_part(part) for part in message.parts]
     if form.named:
         out["messageId"] = message.message_id
-        out |= present(
+        out |= without_empty(
             contextId=message.context_id,
             taskId=message.task_id,
             extensions=message.extensions,
@@ -328,13 +328,13 @@ def write_message(message: Message, form: JsonForm) -> dict[str, Any]:
         metadata = add_lists(metadata, (EXTENSIONS, message.extensions))
     if not form.named or not form.related:
         metadata = add_lists(metadata, (REFERENCE_TASK_IDS, message.reference_task_ids))
-    return {**out, **present(metadata=metadata)}
+    return {**out, **without_empty(metadata=metadata)}
 
 
 def write_artifact(artifact: Artifact, form: JsonForm) -> dict[str, Any]:
     out: dict[str, Any] = {"artifactId": artifact.artifact_id} if form.named else {}
     if artifact.name or artifact.description:
-        out |= present(name=artifact.name, description=artifact.description)
+        out |= without_empty(name=artifact.name, description=artifact.description)
     out["parts"] = [form.write_part(part) for part in artifact.parts]
     metadata = artifact.metadata
     if form.named and artifact.extensions:
@@ -367,7 +367,7 @@ def read_status(document: dict[str, Any], path: str, form: JsonForm) -> TaskStat
         raise Malformed(under(path, "state"), f"has the unknown value {str(word)[:40]!r}")
     message = None
     if "message" in status:
-        message = named(read_message(status["message"], under(path, "message"), form, default=Role.AGENT))
+        message = with_id(read_message(status["message"], under(path, "message"), form, default=Role.AGENT))
     return TaskStatus(state=state, message=message, timestamp=text(status, "timestamp", path))
 
 
@@ -384,7 +384,7 @@ def read_task(document: Any, path: str, form: JsonForm) -> Task:
         ),
         history=tuple(
             [
-                named(read_message(each, f"{where[1]}[{n}]", form, default=Role.AGENT))
+                with_id(read_message(each, f"{where[1]}[{n}]", form, default=Role.AGENT))
                 for n, each in enumerate(history)
             ]
         ),
@@ -399,7 +399,7 @@ def read_event(document: Any, path: str, form: JsonForm) -> Event:
     if kind == "task":
         return read_task(document, path, form)
     if kind == "message":
-        return named(read_message(document, path, form, default=Role.AGENT))
+        return with_id(read_message(document, path, form, default=Role.AGENT))
     if kind == "status-update":
         return StatusUpdate(
             task_id=_task_id(document, path),
@@ -437,13 +437,13 @@ def _infer(document: dict[str, Any]) -> str:
 
 def write_status(status: TaskStatus, form: JsonForm) -> dict[str, Any]:
     message = status.message and write_message(status.message, form)
-    return {"state": form.state(status.state), **present(message=message, timestamp=status.timestamp)}
+    return {"state": form.state(status.state), **without_empty(message=message, timestamp=status.timestamp)}
 
 
 def write_task(task: Task, form: JsonForm) -> dict[str, Any]:
-    out = {**form.tagged("task"), "id": task.id, "contextId": task.context_id}
+    out = {**form.type_member("task"), "id": task.id, "contextId": task.context_id}
     out["status"] = write_status(task.status, form)
-    return out | present(
+    return out | without_empty(
         artifacts=[write_artifact(artifact, form) for artifact in task.artifacts],
         history=[write_message(message, form) for message in task.history],
         metadata=task.metadata,
@@ -458,11 +458,11 @@ def write_event(event: Event, form: JsonForm, *, last: bool) -> dict[str, Any]:
     ids = {"taskId": event.task_id, "contextId": event.context_id}
     out: dict[str, Any]
     if isinstance(event, StatusUpdate):
-        out = {**form.tagged("status-update"), **ids}
+        out = {**form.type_member("status-update"), **ids}
         out["status"] = write_status(event.status, form)
         out["final"] = last
     else:
-        out = {**form.tagged("artifact-update"), **ids}
+        out = {**form.type_member("artifact-update"), **ids}
         out["artifact"] = write_artifact(event.artifact, form)
         out["append"] = event.append
         out["lastChunk"] = event.last_chunk
@@ -528,7 +528,7 @@ def read_task_configs(document: Any, path: str) -> tuple[PushConfig, ...]:
 
 
 def write_config(config: PushConfig, *, named: bool = True, secrets: bool = True) -> dict[str, Any]:
-    out = {"url": config.url, **present(id=named and config.id, token=config.token)}
+    out = {"url": config.url, **without_empty(id=named and config.id, token=config.token)}
     if config.authentication is not None:
         out["authentication"] = {"schemes": [config.authentication.scheme, *config.authentication.others]}
         if config.authentication.credentials and secrets:

@@ -57,7 +57,7 @@ class Path(Struct, frozen=True, kw_only=True):
             out += f"(?P<{name}>{inner})" + re.escape(rest)
         return re.compile(out)
 
-    def written(self, members: Mapping[str, Any]) -> str:
+    def fill_template(self, members: Mapping[str, Any]) -> str:
         """The path for a request with these members. Raises ValueError if one does not fit."""
         path = self.template
         for name, form in self.variables.items():

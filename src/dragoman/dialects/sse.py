@@ -13,7 +13,7 @@ from dragoman.errors import InvalidAgentResponse
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
-MAX_EVENT = 32 << 20
+MAX_EVENT_BYTES = 32 << 20
 
 
 class Frame(NamedTuple):
@@ -33,7 +33,7 @@ def frame(data: bytes, *, id: int = 0, event: str = "") -> bytes:
 class SseReader:
     """Reads one stream, fed with its bytes however they were cut."""
 
-    def __init__(self, *, limit: int = MAX_EVENT) -> None:
+    def __init__(self, *, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
         self._rest = bytearray()
         """The beginning of a frame whose end has not come. Line breaks in it are LF."""

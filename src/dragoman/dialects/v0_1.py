@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from dragoman.dialects.dialect import EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
-    present,
     read_config,
     read_event,
     read_message,
@@ -32,6 +31,7 @@ from dragoman.dialects.legacy_values import (
     read_task_config,
     status_of,
     task_of,
+    without_empty,
     write_artifact,
     write_config,
     write_message,
@@ -148,9 +148,9 @@ class V0_1(V0_3):
         push = settings.task_push_notification_config
         return {
             "id": message.task_id or new_id(),
-            **present(sessionId=message.context_id),
+            **without_empty(sessionId=message.context_id),
             "message": write_message(message, _FORM),
-            **present(
+            **without_empty(
                 acceptedOutputModes=settings.accepted_output_modes,
                 historyLength=settings.history_length,
                 pushNotification=push and write_config(push, named=False),
@@ -214,9 +214,9 @@ def _true_state(event: E) -> E:
 def _write_task(task: Task) -> dict[str, Any]:
     return {
         "id": task.id,
-        **present(sessionId=task.context_id),
+        **without_empty(sessionId=task.context_id),
         "status": _write_nearest(task.status),
-        **present(
+        **without_empty(
             artifacts=[_write_artifact(artifact, n) for n, artifact in enumerate(task.artifacts)],
             history=[write_message(message, _FORM) for message in task.history],
             metadata={**task.metadata, **_note_state(task.state)},
@@ -269,7 +269,7 @@ class _Writer:
         index = self._indexes.setdefault(update.artifact.artifact_id, len(self._indexes))
         artifact = _write_artifact(update.artifact, index)
         artifact |= {"append": update.append, "lastChunk": update.last_chunk}
-        return {"id": update.task_id, "artifact": artifact, **present(metadata=update.metadata)}
+        return {"id": update.task_id, "artifact": artifact, **without_empty(metadata=update.metadata)}
 
 
 def _write_status(update: StatusUpdate, *, last: bool) -> dict[str, Any]:
@@ -278,5 +278,5 @@ def _write_status(update: StatusUpdate, *, last: bool) -> dict[str, Any]:
         "id": update.task_id,
         "status": _write_nearest(update.status),
         "final": last,
-        **present(metadata=metadata),
+        **without_empty(metadata=metadata),
     }

@@ -21,7 +21,6 @@ from dragoman.dialects import cards
 from dragoman.dialects.dialect import Dialect, EventWriter
 from dragoman.dialects.legacy_values import (
     JsonForm,
-    present,
     read_config,
     read_event,
     read_message,
@@ -29,6 +28,7 @@ from dragoman.dialects.legacy_values import (
     read_task_config,
     read_task_configs,
     status_of,
+    without_empty,
     write_config,
     write_event,
     write_message,
@@ -147,13 +147,13 @@ class V0_3(Dialect):
                 length = request.history_length
                 return {"id": request.id, **({} if length is None else {"historyLength": length})}
             case ops.CancelTask():
-                return {"id": request.id, **present(metadata=request.metadata)}
+                return {"id": request.id, **without_empty(metadata=request.metadata)}
             case ops.SubscribeToTask():
                 return {"id": request.id}
             case ops.CreatePushConfig():
                 return self._write_task_config(request.config)
             case ops.GetPushConfig():
-                return {"id": request.task_id, **present(pushNotificationConfigId=request.id)}
+                return {"id": request.task_id, **without_empty(pushNotificationConfigId=request.id)}
             case ops.ListPushConfigs():
                 return {"id": request.task_id}
             case ops.DeletePushConfig():
@@ -163,7 +163,7 @@ class V0_3(Dialect):
     def _write_send(self, request: ops.SendMessage, *, blocking: bool) -> dict[str, Any]:
         out: dict[str, Any] = {"message": write_message(request.message, self.form)}
         stated = request.configuration
-        settings = present(acceptedOutputModes=stated.accepted_output_modes)
+        settings = without_empty(acceptedOutputModes=stated.accepted_output_modes)
         if stated.history_length is not None:
             settings["historyLength"] = stated.history_length
         if stated.task_push_notification_config is not None:
@@ -172,7 +172,7 @@ class V0_3(Dialect):
             settings["blocking"] = not stated.return_immediately  # the text names no default, so say it
         if settings:
             out["configuration"] = self._settings(settings)
-        return out | present(metadata=request.metadata)
+        return out | without_empty(metadata=request.metadata)
 
     def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         return settings

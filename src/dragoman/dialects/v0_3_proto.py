@@ -22,16 +22,16 @@ from typing import Any, ClassVar
 from dragoman.dialects.legacy_values import (
     REFERENCE,
     JsonForm,
-    boxed,
-    label_metadata,
-    labelled,
-    named,
-    present,
+    add_labels,
+    box,
     read_config,
     read_event,
     read_message,
     read_task,
-    unboxed,
+    take_labels,
+    unbox,
+    with_id,
+    without_empty,
     write_config,
     write_event,
 )
@@ -85,25 +85,25 @@ class ProtoForm(JsonForm, frozen=True, kw_only=True):
         found = [member for member in ("text", "file", "data") if member in document]
         match found:
             case ["text"]:
-                return labelled(Part(text=text(document, "text", path), metadata=metadata))
+                return take_labels(Part(text=text(document, "text", path), metadata=metadata))
             case ["file"]:
                 return _read_file(needed_object(document, "file", path), metadata, under(path, "file"))
             case ["data"]:
                 data = needed_object(document, "data", path)
-                return unboxed(an_object(data.get("data") or {}, under(path, "data.data")), metadata)
+                return unbox(an_object(data.get("data") or {}, under(path, "data.data")), metadata)
         raise Malformed(path, "must have exactly one of text, file and data")
 
     def write_part(self, part: Part) -> dict[str, Any]:
         metadata = part.metadata
         out: dict[str, Any]
         if part.text is not None:
-            out, metadata = {"text": part.text}, label_metadata(part)
+            out, metadata = {"text": part.text}, add_labels(part)
         elif part.raw is not None or part.url is not None:
             out = {"file": _write_file(part)}
         else:
-            box = boxed(part)
-            out, metadata = {"data": {"data": box.data}}, label_metadata(box)
-        return {**out, **present(metadata=metadata)}
+            boxed = box(part)
+            out, metadata = {"data": {"data": boxed.data}}, add_labels(boxed)
+        return {**out, **without_empty(metadata=metadata)}
 
 
 def _read_file(file: dict[str, Any], metadata: dict[str, Any], path: str) -> Part:
@@ -141,7 +141,7 @@ def file_bytes(content: bytes, media_type: str) -> bytes:
 
 
 def _write_file(part: Part) -> dict[str, Any]:
-    out = present(name=part.filename, mimeType=part.media_type)
+    out = without_empty(name=part.filename, mimeType=part.media_type)
     if part.raw is None:
         out["fileWithUri"] = part.url
     else:
@@ -215,11 +215,11 @@ class V0_3Proto(V0_3):
             case ops.CreatePushConfig():
                 config = request.config
                 created = {"parent": _TASKS + config.task_id, "config": self._write_task_config(config)}
-                return {**created, **present(configId=config.id)}
+                return {**created, **without_empty(configId=config.id)}
             case ops.GetPushConfig() | ops.DeletePushConfig():
                 return {"name": f"{_TASKS}{request.task_id}{_CONFIGS if request.id else ''}{request.id}"}
             case ops.ListPushConfigs():
-                page = present(pageSize=request.page_size, pageToken=request.page_token)
+                page = without_empty(pageSize=request.page_size, pageToken=request.page_token)
                 return {"parent": _TASKS + request.task_id, **page}
         return super().to_document(request, blocking=True)
 
@@ -244,7 +244,7 @@ class V0_3Proto(V0_3):
                 if member == "task":
                     return read_task(inner, member, self.form)
                 if member in ("message", "msg"):
-                    return named(read_message(inner, member, self.form, default=Role.AGENT))
+                    return with_id(read_message(inner, member, self.form, default=Role.AGENT))
                 kind = "status-update" if member == "statusUpdate" else "artifact-update"
                 return read_event({**inner, "kind": kind}, member, self.form)
         raise Malformed("it", "has none of task, message, statusUpdate and artifactUpdate")
@@ -255,7 +255,7 @@ class V0_3Proto(V0_3):
         document = super().result_to_document(op, result)
         if not isinstance(result, ops.PushConfigPage):
             return document
-        return {"configs": document, **present(nextPageToken=result.next_page_token)}
+        return {"configs": document, **without_empty(nextPageToken=result.next_page_token)}
 
     def _write_task_config(self, config: ops.PushConfig) -> dict[str, Any]:
         name = f"{_TASKS}{config.task_id}{_CONFIGS}{config.id}"

@@ -185,7 +185,7 @@ def _leniently(params: bytes, shape: type[T]) -> T:
         refuse(*path_and_reason(error))
 
 
-MAX_REASON = 80
+MAX_REASON_CHARACTERS = 80
 """Characters of what a decoder says that a caller is told."""
 
 _EXPECTED = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
@@ -211,8 +211,8 @@ def path_and_reason(error: msgspec.ValidationError) -> tuple[str, str]:
         path = path[:-1].removeprefix("key in ").removeprefix("$").removeprefix(".")
     else:
         reason, path = str(error), ""
-    if len(reason) > MAX_REASON:  # it repeats an unknown value
-        reason = reason[:MAX_REASON] + "..."
+    if len(reason) > MAX_REASON_CHARACTERS:  # it repeats an unknown value
+        reason = reason[:MAX_REASON_CHARACTERS] + "..."
     missing = re.match(r"^Object missing required field `(.*)`$", reason)
     if missing:
         return f"{path}.{missing[1]}".lstrip("."), "is missing"

@@ -76,7 +76,7 @@ from dragoman.model.ops import (
     SubscribeToTask,
     TaskPage,
     ends_stream,
-    trimmed,
+    trim_history,
 )
 from dragoman.model.task import Task, TaskState
 
@@ -206,7 +206,7 @@ class Engine:
         if not blocking:
             if snapshot.hidden:
                 snapshot = await self._wait_for_decision(delivered)
-            return snapshot.reply or trimmed(snapshot.task, length)
+            return snapshot.reply or trim_history(snapshot.task, length)
         if run is not None and (settled := await run.settled) is not None:
             snapshot = settled
         elif delivered.stored is not None:
@@ -214,7 +214,7 @@ class Engine:
         if not _is_answered(snapshot, delivered.seq):  # another node runs the task, or another message came
             with Reader(self.readers, snapshot, snapshot.seq, stale=True) as reader:
                 snapshot = await _read_until(reader, snapshot, lambda task: _is_answered(task, delivered.seq))
-        return snapshot.reply or trimmed(snapshot.task, length)
+        return snapshot.reply or trim_history(snapshot.task, length)
 
     async def _send_stream(self, call: Call, request: SendMessage) -> AsyncIterator[Batch]:
         program = await self._find_program(call, request)
@@ -234,7 +234,7 @@ class Engine:
         with Reader(self.readers, snapshot, snapshot.seq, stale=stale) as reader:
             if not resumed:
                 ended = snapshot.status.state.settled
-                yield (StreamResponse(trimmed(snapshot.task, length), snapshot.seq),)
+                yield (StreamResponse(trim_history(snapshot.task, length), snapshot.seq),)
                 if ended:
                     return
             ended = False
@@ -395,13 +395,13 @@ class Engine:
         snapshot = await self._store.scope(call.scope).load(request.id, wait_for_memory=self._large.hold)
         if snapshot.hidden:
             raise TaskNotFound(request.id)
-        return trimmed(snapshot.task, request.history_length)
+        return trim_history(snapshot.task, request.history_length)
 
     async def _list(self, call: Call, request: ListTasks) -> TaskPage:
         request = request.check()
         size, length = request.page_size or PAGE_TASKS, request.history_length
         found = await self._store.scope(call.scope).find(request, limit=size)
-        tasks = [trimmed(snapshot.task, length) for snapshot in found.snapshots]
+        tasks = [trim_history(snapshot.task, length) for snapshot in found.snapshots]
         if not request.include_artifacts:
             tasks = [replace(task, artifacts=()) for task in tasks]
         return TaskPage(

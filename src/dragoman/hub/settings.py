@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dragoman.client.config import CONFIG, explain, place_of, read_settings
+from dragoman.client.config import CONFIG, explain_setting, place_of, read_settings
 from dragoman.errors import InvalidParams
 from dragoman.hub.models.prices import Price, read_price
 from dragoman.hub.schedules.run_times import find_zone
@@ -304,7 +304,7 @@ def _override(old: Settings, values: Mapping[str, Any], source: str) -> Settings
             known[name] = getattr(msgspec.convert({name: value}, Settings, strict=False), name)
         except msgspec.ValidationError as error:
             raise InvalidSetting(
-                f"{_describe_place(name, source, error)} {explain(error, Settings, name)}"
+                f"{_describe_place(name, source, error)} {explain_setting(error, Settings, name)}"
             ) from None
     return Settings(**known)
 

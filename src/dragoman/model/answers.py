@@ -43,11 +43,11 @@ def _bare(text: str) -> str:
                            r"[\U0001F3FB-\U0001F3FF]", " ", text).split())  # fmt: skip
 
 
-LONGEST_ANSWER = 40
+MAX_ANSWER_CHARACTERS = 40
 """Characters of an answer that is read as yes or no."""
-LONGEST_CHOICE = 400
+MAX_CHOICE_CHARACTERS = 400
 """Characters of an answer that is read as one of several names."""
-REASON_CHARACTERS = 300
+MAX_REASON_CHARACTERS = 300
 """Characters of what a validator says that are looked at: it may repeat what it was given."""
 _yes, _no, _polite = _words(_YES), _words(_NO), _words(_POLITE)
 _TURNS = re.compile(r"[?\u061F\u055E\u1367]|;\s*$|^\s*!|[-\u2212]\s*\d")
@@ -56,7 +56,7 @@ _TURNS = re.compile(r"[?\u061F\u055E\u1367]|;\s*$|^\s*!|[-\u2212]\s*\d")
 
 def yes_or_no(text: str) -> bool | None:
     """What a short answer says; None if it is neither, or both, or a question."""
-    if len(text) > LONGEST_ANSWER or _TURNS.search(unicodedata.normalize("NFKC", text)):
+    if len(text) > MAX_ANSWER_CHARACTERS or _TURNS.search(unicodedata.normalize("NFKC", text)):
         return None
     text = _bare(text)
     meanings = {meaning for phrase in _readings(text) for meaning in _meanings(phrase)}
@@ -79,10 +79,10 @@ def _readings(text: str) -> list[str]:
 
 def choice(text: str, kind: Any) -> Any:
     """The member of an enum or a `Literal` of texts that an answer names, whatever its case; None if it names none."""
-    if len(text) > LONGEST_CHOICE:  # to put combining marks in order takes the square of their number
+    if len(text) > MAX_CHOICE_CHARACTERS:  # to put combining marks in order takes the square of their number
         return None
     choices = _choices(kind)
-    if not choices or len(text) > 2 * max(len(name) for name, _ in choices) + LONGEST_ANSWER:
+    if not choices or len(text) > 2 * max(len(name) for name, _ in choices) + MAX_ANSWER_CHARACTERS:
         return None
     bare = _bare(text)
     found = [value for name, value in choices if bare and _bare(name) == bare]
@@ -115,7 +115,7 @@ def hint(kind: Any, wrong: str = "") -> str:
 
 def _member(wrong: str) -> str:
     """Which member of the data does not fit, from the words of msgspec or of pydantic; the author's own words stay."""
-    wrong = wrong[:REASON_CHARACTERS]
+    wrong = wrong[:MAX_REASON_CHARACTERS]
     if own := _OWN.search(wrong):
         return f": {(own[1] or own[2]).rstrip('.')}"
     if missing := _MISSING.search(wrong):

@@ -391,7 +391,7 @@ def ends_stream(event: Event, pauses: Container[TaskState] = ()) -> bool:
     return state.terminal or state in pauses
 
 
-def trimmed(task: Task, history_length: int | None) -> Task:
+def trim_history(task: Task, history_length: int | None) -> Task:
     """The task with at most the last `history_length` messages; None keeps them all."""
     if history_length is None or len(task.history) <= history_length:
         return task

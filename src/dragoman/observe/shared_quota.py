@@ -72,7 +72,7 @@ class Row(Struct, frozen=True, array_like=True):
     shares: dict[str, Share] = {}
 
 
-class Lease(Struct, frozen=True):
+class QuotaLease(Struct, frozen=True):
     granted: int
     wait: float = 0.0
     """Seconds until there may be more."""
@@ -96,7 +96,7 @@ def _load(body: bytes, now: float, level: float) -> tuple[Row, float]:
 
 def lease_tokens(
     body: bytes, now: float, *, node: str, rate: float, burst: int, need: int, spare: int, unused: int
-) -> tuple[bytes, float, Lease]:
+) -> tuple[bytes, float, QuotaLease]:
     """Give back `unused` tokens of the node's last share, then take `need` to use now, and up to `spare` to hold.
 
     Returns the new row, when it may be forgotten, and what was granted.
@@ -128,7 +128,7 @@ def lease_tokens(
         if burst - held < 1 and shares:
             wait = max(wait, min(share.until for share in shares.values()) - now)
     full = now + (burst - level) / rate + HOLD_SECONDS
-    return _write(Row(level, now, shares)), full, Lease(granted, wait)
+    return _write(Row(level, now, shares)), full, QuotaLease(granted, wait)
 
 
 def _fill(level: float, more: float, room: float) -> float:
@@ -146,7 +146,7 @@ def lease_slots(
     want: int,
     continued: int = 0,
     seconds: float = SLOT_SECONDS,
-) -> tuple[bytes, float, Lease]:
+) -> tuple[bytes, float, QuotaLease]:
     """Have `want` slots instead of those that the node has. What is `active` counts even if it is too much.
 
     `continued` of them were slots of other nodes, which lose as many if they have not renewed them for some time.
@@ -168,7 +168,7 @@ def lease_slots(
     if granted > 0:
         shares[node] = Share(granted, now + seconds)
     until = max((share.until for share in shares.values()), default=now)
-    return _write(Row(0.0, now, shares)), until, Lease(granted, 1.0 if granted < want else 0.0, moved)
+    return _write(Row(0.0, now, shares)), until, QuotaLease(granted, 1.0 if granted < want else 0.0, moved)
 
 
 class _Tokens:
@@ -399,10 +399,12 @@ class SharedQuota:
         share.continued -= lease.moved
         self._sweep_soon()
 
-    async def _change(self, key: str, change: Callable[[bytes, float], tuple[bytes, float, Lease]]) -> Lease:
+    async def _change(
+        self, key: str, change: Callable[[bytes, float], tuple[bytes, float, QuotaLease]]
+    ) -> QuotaLease:
         given_up = False
 
-        def change_in_time(body: bytes, now: float) -> tuple[bytes, float, Lease]:
+        def change_in_time(body: bytes, now: float) -> tuple[bytes, float, QuotaLease]:
             if given_up:  # a store may try for longer than we wait: what we hold is not what it was
                 raise Unavailable("nobody waits for this change any more")
             return change(body, now)

@@ -61,7 +61,7 @@ class Guard:
     ) -> None:
         self._allow_private = allow_private
         self._only = tuple(host.lower().rstrip(".") for host in only)
-        self._trust: list[Network] = [ip_network(text, strict=False) for text in trust]
+        self._trust: list[IpNetwork] = [ip_network(text, strict=False) for text in trust]
         self._schemes = ("https", "http") if http or allow_private else ("https",)
         self._ports = frozenset(ports)
         self._resolve = resolve or _Resolver().resolve
@@ -132,7 +132,7 @@ class Guard:
         elif not self._allow_private and (name == "localhost" or name.endswith(".localhost")):
             raise AddressRefused("its host is not on the internet")
 
-    def _check_address(self, text: str) -> Address:
+    def _check_address(self, text: str) -> IpAddress:
         address = _read_address(text)
         if address is None:
             raise AddressRefused("its host has an invalid address")
@@ -218,8 +218,8 @@ async def _connect(address: str, port: int) -> socket.socket:
 
 # --- which addresses are public
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
 
 _SPECIAL_4 = [
     IPv4Network(text)
@@ -257,14 +257,14 @@ _WITH_IPV4 = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
-def effective_address(address: Address) -> Address:
+def effective_address(address: IpAddress) -> IpAddress:
     """The address that is reached in the end: IPv4 inside IPv6 is IPv4."""
     if isinstance(address, IPv6Address) and any(address in network for network in _WITH_IPV4):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """True if the address is on the public internet."""
     address = effective_address(address)
     if isinstance(address, IPv4Address):
@@ -274,12 +274,12 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in _SPECIAL_6)
 
 
-def _is_in(address: Address, networks: list[Network]) -> bool:
+def _is_in(address: IpAddress, networks: list[IpNetwork]) -> bool:
     address = effective_address(address)
     return any(address.version == network.version and address in network for network in networks)
 
 
-def _read_address(text: str) -> Address | None:
+def _read_address(text: str) -> IpAddress | None:
     """An address in its usual form; None for anything else. A zone (`%eth0`) is dropped: such an address is never public."""
     try:
         return ip_address(text.partition("%")[0])

@@ -100,10 +100,10 @@ class Origin:
         """Seconds until the next request may be sent."""
         return max(0.0, self._until - asyncio.get_running_loop().time())
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         self._failures, self._until = 0, 0.0
 
-    def not_answered(self, began: float) -> None:
+    def note_silence(self, began: float) -> None:
         """A request that began at `began` got no answer. Requests that began together and fail together count once."""
         if began < self._failed:
             return

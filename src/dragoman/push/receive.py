@@ -35,7 +35,7 @@ from dragoman.push.notification import JWT_HEADER, TOKEN_HEADER, hash_body, sign
 
 _WRAPPERS = {"task", "message", "statusUpdate", "artifactUpdate", "status_update", "artifact_update", "msg"}
 _SEEN_SECONDS = 90_000.0
-_MAX_SEEN = 100_000
+_MAX_SEEN_DELIVERIES = 100_000
 
 
 class Received(Struct, frozen=True):
@@ -276,7 +276,7 @@ class _SeenInMemory:
     def add(self, delivery: str) -> bool:
         now = time.time()
         while self._at and (
-            len(self._at) >= _MAX_SEEN or next(iter(self._at.values())) < now - _SEEN_SECONDS
+            len(self._at) >= _MAX_SEEN_DELIVERIES or next(iter(self._at.values())) < now - _SEEN_SECONDS
         ):
             self._at.popitem(last=False)
         if delivery in self._at:

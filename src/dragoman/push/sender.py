@@ -261,11 +261,11 @@ class PushSender:
                     )
                 except Undelivered as failure:
                     if failure.silent:
-                        origin.not_answered(began)
+                        origin.note_silence(began)
                     else:
-                        origin.answered()
+                        origin.note_answer()
                     raise
-        origin.answered()
+        origin.note_answer()
         self.outcomes["sent"] += 1
         await _write_until_stored(lambda: self._store.push_queue.advance(delivery, record.seq))
 

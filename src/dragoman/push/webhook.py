@@ -30,8 +30,8 @@ from dragoman.push.receive import Received, Verifier
 
 logger = logging.getLogger("dragoman.push")
 
-Handler = Callable[[Received], Awaitable[None] | None]
-Scope = MutableMapping[str, Any]
+NotificationHandler = Callable[[Received], Awaitable[None] | None]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"[!-~]{1,512}")
 class Webhook:
     def __init__(
         self,
-        handler: Handler,
+        handler: NotificationHandler,
         verifier: Verifier,
         *,
         max_body: int = 16 << 20,
@@ -54,7 +54,7 @@ class Webhook:
         self._per_minute = per_minute
         self._left, self._counted_at = float(per_minute or 0), time.monotonic()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
@@ -73,7 +73,7 @@ class Webhook:
             )
             await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes, bytes]:
+    async def _answer(self, scope: AsgiScope, receive: Receive) -> tuple[int, bytes, bytes]:
         if not self._within_limit():
             return _error_answer(429, "too many notifications; try again later")
         if scope["method"] in ("GET", "HEAD"):

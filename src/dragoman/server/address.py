@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Address:
+class PublicAddress:
     """`trusted_proxies`: addresses or networks (`10.0.0.0/8`) of proxies; `*` trusts whoever connects."""
 
     def __init__(self, public_url: str = "", trusted_proxies: Sequence[str] = ()) -> None:

@@ -29,7 +29,7 @@ import msgspec
 from dragoman.errors import StoreDamaged
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import Interface
-from dragoman.server.address import Address
+from dragoman.server.address import PublicAddress
 from dragoman.server.asgi import AsgiScope, Disconnected, Receive, Send
 from dragoman.server.cards import JWKS, WELL_KNOWN, Cards
 from dragoman.server.cors import Cors
@@ -128,7 +128,7 @@ class App:
         self._waits = Waits(persistent=persistent)
         self._shared = Shared(
             limits=limits,
-            address=Address(public_url, trusted_proxies),
+            address=PublicAddress(public_url, trusted_proxies),
             body_timeout=TaskTimeout(limits.body_timeout),
             waits=self._waits,
             streams=self.streams,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dragoman.application")
 
-_PROBE = 1.0
+_PROBE_SECONDS = 1.0
 
 
 def application(
@@ -463,7 +463,7 @@ def readiness(store: Store, runner: Runner) -> Callable[[], Awaitable[None]]:
         if runner.full:
             raise Unavailable("as many tasks run and wait as may")
         await store.push_queue.next_due()
-        if time.monotonic() - wrote >= _PROBE:
+        if time.monotonic() - wrote >= _PROBE_SECONDS:
             await runner.beat()
             wrote = time.monotonic()
 

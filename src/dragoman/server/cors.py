@@ -33,7 +33,7 @@ class Cors:
     """`origins`: `https://app.example.com`, or `*` for all of them. Raises ValueError for what is neither."""
 
     def __init__(self, origins: Sequence[str]) -> None:
-        self._origins = {_checked(origin) for origin in origins}
+        self._origins = {_read_origin(origin) for origin in origins}
 
     def allows(self, exchange: Exchange) -> bool:
         return b"*" in self._origins or exchange.headers.get(b"origin", b"") in self._origins
@@ -54,7 +54,7 @@ class Cors:
         await exchange.respond(204, headers=allowed)
 
 
-def _checked(origin: str) -> bytes:
+def _read_origin(origin: str) -> bytes:
     text = origin.strip().lower().rstrip("/")
     if text != "*" and not _ORIGIN.fullmatch(text):
         raise ValueError(f"{origin!r} is no origin; write https://app.example.com, or * for all")

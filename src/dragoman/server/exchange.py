@@ -15,7 +15,7 @@ from dragoman.errors import InvalidRequest
 from dragoman.model.byte_budget import LARGE_BYTES, ByteBudget
 from dragoman.model.card import AgentCard, Interface
 from dragoman.model.ops import Principal
-from dragoman.server.address import Address
+from dragoman.server.address import PublicAddress
 from dragoman.server.asgi import DIRECT, AsgiScope, Direct, Disconnected, Receive, Send
 from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Header, Mount, client_certificate, with_interfaces
@@ -40,7 +40,7 @@ class Shared:
     """What all exchanges of an application share."""
 
     limits: Limits
-    address: Address
+    address: PublicAddress
     body_timeout: TaskTimeout
     waits: Waits
     streams: Streams

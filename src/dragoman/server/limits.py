@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from dragoman.dialects.sse import MAX_EVENT
+from dragoman.dialects.sse import MAX_EVENT_BYTES
 
 BODIES_BYTES = 64 << 20
 """Of large request bodies that a process works on at a time. The work takes several copies of each."""
@@ -28,7 +28,7 @@ class Limits:
     """Levels of nesting in its JSON."""
     max_nodes: int = 250_000
     """Objects and arrays in it: eight megabytes of `[],[],` would become hundreds in memory."""
-    max_event: int = MAX_EVENT
+    max_event: int = MAX_EVENT_BYTES
     """Bytes in one event of a stream we write."""
     body_timeout: float = 30.0
     """Seconds the body of a request may take to arrive."""
@@ -171,7 +171,7 @@ class TaskTimeout:
             raise TimeoutError from None
 
 
-class Peer(Protocol):
+class TimedConnection(Protocol):
     """What `ConnectionTimeouts` needs of a connection."""
 
     def unread_bytes(self) -> int:
@@ -201,30 +201,30 @@ class ConnectionTimeouts:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._heads = Timeout[Peer](limits.head_timeout, lambda peer: peer.end_head())
-        self._readers = Timeout[Peer](limits.write_timeout, self._check_reader)
-        self._half_closed = Timeout[Peer](limits.write_timeout, self._check_half_closed)
+        self._heads = Timeout[TimedConnection](limits.head_timeout, lambda peer: peer.end_head())
+        self._readers = Timeout[TimedConnection](limits.write_timeout, self._check_reader)
+        self._half_closed = Timeout[TimedConnection](limits.write_timeout, self._check_half_closed)
         self._min_bytes_read = limits.read_rate * limits.write_timeout
-        self._unread: dict[Peer, int] = {}
+        self._unread: dict[TimedConnection, int] = {}
         self.head_expected = self._heads.add
         self.head_received = self._heads.remove
         self.half_closed = self._half_closed.add
 
-    def write_blocked(self, peer: Peer) -> None:
+    def write_blocked(self, peer: TimedConnection) -> None:
         self._unread[peer] = peer.unread_bytes()
         self._readers.add(peer)
 
-    def write_unblocked(self, peer: Peer) -> None:
+    def write_unblocked(self, peer: TimedConnection) -> None:
         if self._unread.pop(peer, None) is not None:
             self._readers.remove(peer)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: TimedConnection) -> None:
         self._half_closed.remove(peer)
         self._heads.remove(peer)
         if self._unread.pop(peer, None) is not None:
             self._readers.remove(peer)
 
-    def _check_reader(self, peer: Peer) -> None:
+    def _check_reader(self, peer: TimedConnection) -> None:
         before = self._unread.pop(peer)
         read = before - peer.unread_bytes()
         if read > 0 and read >= min(self._min_bytes_read, before):
@@ -232,7 +232,7 @@ class ConnectionTimeouts:
         else:
             peer.abort()
 
-    def _check_half_closed(self, peer: Peer) -> None:
+    def _check_half_closed(self, peer: TimedConnection) -> None:
         if peer.is_responding():
             self._half_closed.add(peer)  # writing shows whether the client is still there
         else:

@@ -76,7 +76,7 @@ class Mount:
     def current_card(self) -> AgentCard:
         return self.card if isinstance(self.card, AgentCard) else self.card()
 
-    def signed(self, card: AgentCard) -> AgentCard:
+    def sign_card(self, card: AgentCard) -> AgentCard:
         """The card with our signatures over its 1.0 document, if we sign."""
         if self.signer is None:
             return card

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects import pieces, select
 from dragoman.dialects.dialect import Dialect
-from dragoman.dialects.sse import MAX_EVENT
+from dragoman.dialects.sse import MAX_EVENT_BYTES
 from dragoman.errors import (
     A2AError,
     ContentTypeNotSupported,
@@ -58,9 +58,9 @@ Handler = Callable[[Exchange, Mount], Awaitable[None]]
 
 NOT_SHARED: Header = (b"cache-control", b"private, no-cache")
 """Of an extended card, which is for one caller."""
-MAX_IDEMPOTENCY_KEY = 256
+MAX_IDEMPOTENCY_KEY_CHARACTERS = 256
 """Characters."""
-_MAX_TRACE = 512
+_MAX_TRACE_CHARACTERS = 512
 """Characters in a header of a trace."""
 _CREDENTIALS = (b"authorization", b"x-api-key")
 _TRACE = (b"traceparent", b"tracestate")
@@ -194,7 +194,7 @@ async def _extended_card(bound: BoundCall, dialect: Dialect, call: Call, request
         else:
             raise
     card = bound.place(card)
-    return bound.mount.signed(card) if dialect.signs_cards else card
+    return bound.mount.sign_card(card) if dialect.signs_cards else card
 
 
 def _headers(mount: Mount, dialect: Dialect, call: Call) -> Sequence[Header]:
@@ -247,8 +247,8 @@ def call_of(head: RequestHead, mount: Mount, principal: Principal, dialect: Dial
         return call
     headers = {name: value.decode("latin-1").strip() for name, value in head.headers.items() if name in _READ}
     key = headers.get(b"idempotency-key", "")
-    if len(key) > MAX_IDEMPOTENCY_KEY:
-        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_IDEMPOTENCY_KEY} characters")
+    if len(key) > MAX_IDEMPOTENCY_KEY_CHARACTERS:
+        raise InvalidRequest(f"an Idempotency-Key may have up to {MAX_IDEMPOTENCY_KEY_CHARACTERS} characters")
     return replace(
         call,
         idempotency_key=key,
@@ -268,7 +268,9 @@ def _trace(headers: Mapping[bytes, str]) -> dict[str, str]:
     return {
         name.decode(): headers[name]
         for name in _TRACE
-        if name in headers and len(headers[name]) <= _MAX_TRACE and _PRINTABLE.fullmatch(headers[name])
+        if name in headers
+        and len(headers[name]) <= _MAX_TRACE_CHARACTERS
+        and _PRINTABLE.fullmatch(headers[name])
     }
 
 
@@ -408,7 +410,7 @@ class Frames:
         *,
         opening: bytes = b"data: ",
         closing: bytes = b"\n\n",
-        max_event: int = MAX_EVENT,
+        max_event: int = MAX_EVENT_BYTES,
     ) -> None:
         self._writer = dialect.writer(request)
         self._opening, self._closing = opening, closing

@@ -27,7 +27,7 @@ C = TypeVar("C")
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number in a body: an id, a time, a count."""
 
-MAX_REASON = 120
+MAX_REASON_CHARACTERS = 120
 """Characters of what a decoder says that a caller is told."""
 MAX_STRINGS = 500_000
 """Strings in a body, names of members included."""
@@ -174,14 +174,14 @@ class ApiRequest(Generic[C]):
 
 _YES, _NO = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 
-Handler = Callable[..., Awaitable[Any]]
+RouteHandler = Callable[..., Awaitable[Any]]
 """Takes an `ApiRequest`, and perhaps its `body`."""
 
 
 class Route(Struct, frozen=True):
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     summary: str
     tag: str
     access: str = ""
@@ -222,14 +222,14 @@ class RouteList(list[Route]):
 
     def add(
         self, method: str, path: str, summary: str, returns: Any = None, **options: Any
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[RouteHandler], RouteHandler]:
         """Register a handler: a decorator. `returns` and `options` are fields of `Route`.
 
         A handler with a parameter `body` gets the body of the request, as its type says.
         """
         options = {"access": self._access, "returns": returns, **options}
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: RouteHandler) -> RouteHandler:
             kind, handle = get_type_hints(handler).get("body"), handler
             if kind is not None:
                 options["body"] = kind
@@ -296,7 +296,7 @@ _REASONS = (
     ("Object contains unknown field ", "is unknown"),
 )
 """How a decoder begins what it says about a member that it names itself, and what we say."""
-_MAX_NAME = 40
+_MAX_NAME_CHARACTERS = 40
 """Characters of an unknown member's name."""
 
 
@@ -306,10 +306,10 @@ def explain(error: msgspec.ValidationError) -> tuple[str, str]:
     member = path.removeprefix("$").removeprefix(".").partition("[...]")[0]  # a value under any name
     for start, reason in _REASONS:
         if why.startswith(start):
-            name = why.removeprefix(start)[:_MAX_NAME]
+            name = why.removeprefix(start)[:_MAX_NAME_CHARACTERS]
             return f"{member}.{name}" if member else name, reason
-    if len(why) > MAX_REASON:  # it repeats an unknown value
-        why = why[:MAX_REASON] + "..."
+    if len(why) > MAX_REASON_CHARACTERS:  # it repeats an unknown value
+        why = why[:MAX_REASON_CHARACTERS] + "..."
     return member, f"{why[:1].lower()}{why[1:]}"
 
 

@@ -24,7 +24,7 @@ from dragoman.model.ids import timestamp
 from dragoman.model.options import check_options
 from dragoman.observe.logs import configure
 from dragoman.observe.shared_memory import SharedCounters
-from dragoman.server.address import Address, bracketed, is_loopback
+from dragoman.server.address import PublicAddress, bracketed, is_loopback
 from dragoman.server.app import App
 from dragoman.server.application import application, check_extras, check_ids, signing_keys
 from dragoman.server.http1.server import BACKLOG, HttpServer, new_event_loop
@@ -135,7 +135,7 @@ def _check_options(
     check_extras(grpc_port, mcp)
     try:
         check_ids(agents)
-        Address(public_url, trusted_proxies)
+        PublicAddress(public_url, trusted_proxies)
         if keys is not None:
             signing_keys(keys)
     except ValueError as error:

@@ -28,7 +28,7 @@ _STARTS_PER_KEEPALIVE, _PROBES_PER_KEEPALIVE = 4, 8
 call. A half-closed client gets a keep-alive every eighth of it: the write fails if the client left."""
 
 
-class Response(Protocol):
+class ResponseWriter(Protocol):
     """A response to write, and a client that may leave: an `Exchange`."""
 
     direct: Direct | None
@@ -67,7 +67,7 @@ class Streams:
 
     async def serve(
         self,
-        response: Response,
+        response: ResponseWriter,
         batches: AsyncIterator[E],
         frames: Framing[E],
         *,
@@ -137,7 +137,7 @@ class _Stream:
     __slots__ = ("_headers", "_keep_alive", "_response", "_streams", "_writing", "ended", "gone", "running", "task",
                  "timeout")  # fmt: skip
 
-    def __init__(self, streams: Streams, response: Response, headers: Iterable[Header]) -> None:
+    def __init__(self, streams: Streams, response: ResponseWriter, headers: Iterable[Header]) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[object] = task

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from dragoman.client.transport.transport import MAX_BODY, too_large
+from dragoman.client.transport.transport import MAX_BODY_BYTES, too_large
 from dragoman.errors import Unreachable
 
-Scope = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 _MAX_UNREAD_PIECES = 64
 """How many pieces an application may send ahead of its reader."""
@@ -27,7 +27,7 @@ _MAX_UNREAD_PIECES = 64
 class AsgiTransport:
     """A `Transport` to one application."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: AsgiApp) -> None:
         self._app = app
         self._running: set[asyncio.Task[None]] = set()
         self._lifespan: _Lifespan | None = None
@@ -37,7 +37,7 @@ class AsgiTransport:
     ) -> AsgiResponse:
         if self._lifespan is None:
             self._lifespan = _Lifespan(self._app)
-        await self._lifespan.started()
+        await self._lifespan.wait_until_started()
         response = AsgiResponse(url, body)
         task = asyncio.create_task(response.run(self._app, self._scope(method, url, headers, body)))
         self._running.add(task)
@@ -61,7 +61,7 @@ class AsgiTransport:
             await self._lifespan.stop()
             self._lifespan = None
 
-    def _scope(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Scope:
+    def _scope(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> AsgiScope:
         parts = urlsplit(url)
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         raw.append((b"host", parts.netloc.encode()))
@@ -101,7 +101,7 @@ class AsgiResponse:
         self._change = asyncio.Event()
         """Set whenever a piece comes, is taken, or will never come."""
 
-    async def run(self, app: App, scope: Scope) -> None:
+    async def run(self, app: AsgiApp, scope: AsgiScope) -> None:
         try:
             await app(scope, self._receive, self._send)
         except Exception as error:  # what the application raises breaks the response, as over a network
@@ -137,14 +137,14 @@ class AsgiResponse:
             return
         if message.get("body"):
             while len(self._pieces) >= _MAX_UNREAD_PIECES and not self._gone.is_set():
-                await self._changed()
+                await self._wait_for_change()
             self._pieces.append(bytes(message["body"]))
         if self._gone.is_set():
             raise OSError("the client has disconnected")
         self._ended = self._complete = not message.get("more_body")
         self._change.set()
 
-    async def _changed(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._change.clear()
         await self._change.wait()
 
@@ -159,13 +159,13 @@ class AsgiResponse:
                 if not self._complete:
                     raise self.failure()
             else:
-                await self._changed()
+                await self._wait_for_change()
 
     async def read(self) -> bytes:
         body = bytearray()
         async for piece in self.chunks():
             body += piece
-            if len(body) > MAX_BODY:
+            if len(body) > MAX_BODY_BYTES:
                 await self.close()
                 raise too_large(self._url)
         return bytes(body)
@@ -178,14 +178,14 @@ class AsgiResponse:
 class _Lifespan:
     """The application's startup and shutdown, in one task as ASGI requires."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: AsgiApp) -> None:
         self.state: dict[str, Any] = {}
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping = asyncio.Event()
         self._asked = False
         self._task = asyncio.create_task(self._run(app))
 
-    async def started(self) -> None:
+    async def wait_until_started(self) -> None:
         if not self._up.done():
             await asyncio.shield(self._up)
         self._up.result()
@@ -194,7 +194,7 @@ class _Lifespan:
         self._stopping.set()
         await self._task
 
-    async def _run(self, app: App) -> None:
+    async def _run(self, app: AsgiApp) -> None:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         try:
             await app(scope, self._receive, self._send)

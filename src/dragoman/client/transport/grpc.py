@@ -23,7 +23,7 @@ from dragoman.client.credentials import ClientCertificate, Outgoing
 from dragoman.client.transport.http_exchange import UNARY, write_headers
 from dragoman.client.transport.network import LOOPBACK_HOSTS, AddressGuard, AddressRefused, describe_os_error
 from dragoman.client.transport.tap import END, MESSAGE, REQUEST, RESPONSE, Tap, new_request, report
-from dragoman.client.transport.transport import MAX_BODY, AddressBlocked, ConnectFailed, NotSent
+from dragoman.client.transport.transport import MAX_BODY_BYTES, AddressBlocked, ConnectFailed, NotSent
 from dragoman.dialects.dialect import Dialect
 from dragoman.dialects.proto import v0_3, v1_0
 from dragoman.dialects.proto.codec import Codec
@@ -308,7 +308,7 @@ def _metadata(sent: Outgoing) -> tuple[tuple[str, str], ...]:
 
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_BODY),
+    ("grpc.max_receive_message_length", MAX_BODY_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # or a new channel would reuse the dead connection of another
     # The caller decides how long to wait before the next attempt; the channel has to be ready then.

@@ -16,7 +16,7 @@ from typing import cast
 import httptools
 
 from dragoman.client.transport.gzip_body import Inflater
-from dragoman.client.transport.transport import MAX_BODY, too_large
+from dragoman.client.transport.transport import MAX_BODY_BYTES, too_large
 from dragoman.errors import Unreachable
 
 _MAX_UNREAD_BYTES = 256 << 10
@@ -30,11 +30,11 @@ _OVERHEAD_PER_BYTE = 16
 class HttpResponse:
     """A response whose body may still be arriving."""
 
-    def __init__(self, connection: Connection, url: str) -> None:
+    def __init__(self, connection: HttpConnection, url: str) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.url = url
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         """Until the body is complete."""
         self._pieces: deque[bytes] = deque()
         self._size = 0
@@ -57,12 +57,12 @@ class HttpResponse:
         self.status = status
         self._wake()
 
-    async def begun(self) -> None:
+    async def wait_for_head(self) -> None:
         """Wait for the head."""
         while not self.status:
             if self._connection is None:
                 raise self._error or Unreachable(f"{self.url} closed the connection without an answer")
-            await self._change()
+            await self._wait_for_change()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         packed = self._inflater()
@@ -78,7 +78,7 @@ class HttpResponse:
                     yield unpacked
                     await asyncio.sleep(0)  # other tasks run, however large the output is
             elif self._connection is not None:
-                await self._change()
+                await self._wait_for_change()
             elif self._error is not None:
                 raise self._error
             else:
@@ -86,11 +86,11 @@ class HttpResponse:
 
     async def read(self) -> bytes:
         while self._connection is not None:
-            if self._size > MAX_BODY:
+            if self._size > MAX_BODY_BYTES:
                 self._connection.abort()
                 raise too_large(self.url)
             self._connection.resume()
-            await self._change()
+            await self._wait_for_change()
         if self._error is not None:
             raise self._error
         packed = self._inflater()
@@ -99,7 +99,7 @@ class HttpResponse:
         body = bytearray()
         for unpacked in packed.feed(self._take()):
             body += unpacked
-            if len(body) > MAX_BODY:
+            if len(body) > MAX_BODY_BYTES:
                 raise too_large(self.url)
             await asyncio.sleep(0)
         return bytes(body)
@@ -119,7 +119,7 @@ class HttpResponse:
         encoding = self.headers.get("content-encoding")
         return Inflater(encoding, self.url) if encoding else None
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -131,10 +131,12 @@ class HttpResponse:
             self._waiter.set_result(None)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Carries one exchange at a time. Calls `on_idle` when it can carry the next, `on_lost` when it is closed."""
 
-    def __init__(self, on_idle: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, on_idle: Callable[[HttpConnection], None], on_lost: Callable[[HttpConnection], None]
+    ) -> None:
         self.usable = True
         self.extra = b""
         """Headers for the proxy it goes through."""

@@ -18,13 +18,13 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-from dragoman.client.transport.http1 import Connection, HttpResponse
+from dragoman.client.transport.http1 import HttpConnection, HttpResponse
 from dragoman.client.transport.transport import AddressBlocked, ConnectFailed, NotSent
 
 _IDLE_SECONDS = 4.0
 """An idle connection is closed after this time. Common servers close it after 5 seconds, and must not be the first."""
 _MAX_IDLE_PER_HOST = 64
-_MAX_IDLE = 256
+_MAX_IDLE_CONNECTIONS = 256
 """For all hosts together. Then the one that was used least recently is closed."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 """Hosts that are never reached through the proxy of the environment."""
@@ -83,10 +83,10 @@ class HttpTransport:
         self._proxy = proxy if dial is None else ""
         self._connect_timeout = connect_timeout
         self._dialled = dial
-        self._idle: dict[_Destination, list[Connection]] = {}
+        self._idle: dict[_Destination, list[HttpConnection]] = {}
         """The ones used least recently first; no list is empty."""
         self._sweeper: asyncio.TimerHandle | None = None
-        self._open: set[Connection] = set()
+        self._open: set[HttpConnection] = set()
         self._routes: dict[str, tuple[_Destination, str]] = {}
         self._closed = False
 
@@ -105,7 +105,7 @@ class HttpTransport:
             connection = await self._connect(route, address)
         response = connection.send(b"%b%b\r\n%b" % (head, connection.extra, body), address)
         try:
-            await response.begun()
+            await response.wait_for_head()
         except asyncio.CancelledError:
             connection.abort()
             raise
@@ -150,7 +150,7 @@ class HttpTransport:
             self._routes[url] = route, target
         return route, target
 
-    def _take(self, route: _Destination) -> Connection | None:
+    def _take(self, route: _Destination) -> HttpConnection | None:
         now = asyncio.get_running_loop().time()
         while (connection := self._pop_idle(route, -1)) is not None:
             if _is_fresh(connection, now) and not connection.closed_by_peer():
@@ -158,7 +158,7 @@ class HttpTransport:
             self._discard(connection)
         return None
 
-    def _pop_idle(self, route: _Destination, at: int) -> Connection | None:
+    def _pop_idle(self, route: _Destination, at: int) -> HttpConnection | None:
         """Take an idle connection out of its list; `at`: 0 is the oldest, -1 the newest."""
         if (idle := self._idle.get(route)) is None:
             return None
@@ -167,7 +167,7 @@ class HttpTransport:
             del self._idle[route]
         return connection
 
-    def _keep_idle(self, route: _Destination, connection: Connection) -> None:
+    def _keep_idle(self, route: _Destination, connection: HttpConnection) -> None:
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
         idle_here = self._idle.setdefault(route, [])
@@ -175,7 +175,10 @@ class HttpTransport:
             self._discard(connection)
             return
         idle_here.append(connection)
-        if len(self._open) > _MAX_IDLE and sum(map(len, self._idle.values())) > _MAX_IDLE:
+        if (
+            len(self._open) > _MAX_IDLE_CONNECTIONS
+            and sum(map(len, self._idle.values())) > _MAX_IDLE_CONNECTIONS
+        ):
             oldest = min(self._idle, key=lambda each: self._idle[each][0].idle_since)
             if (discarded := self._pop_idle(oldest, 0)) is not None:
                 self._discard(discarded)
@@ -194,11 +197,11 @@ class HttpTransport:
                 self._idle[route] = fresh
         self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep) if self._idle else None
 
-    def _discard(self, connection: Connection) -> None:
+    def _discard(self, connection: HttpConnection) -> None:
         connection.abort()
         self._open.discard(connection)
 
-    async def _connect(self, route: _Destination, url: str) -> Connection:
+    async def _connect(self, route: _Destination, url: str) -> HttpConnection:
         try:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial(route)
@@ -221,8 +224,8 @@ class HttpTransport:
         self._open.add(connection)
         return connection
 
-    async def _dial(self, route: _Destination) -> Connection:
-        connection = Connection(partial(self._keep_idle, route), self._open.discard)
+    async def _dial(self, route: _Destination) -> HttpConnection:
+        connection = HttpConnection(partial(self._keep_idle, route), self._open.discard)
         proxy = self._proxy_for(route)
         if not proxy:
             context = self._context() if route.secure else None
@@ -248,15 +251,15 @@ class HttpTransport:
         route: _Destination,
         proxy: tuple[str, int, ssl.SSLContext | None],
         login: bytes,
-        connection: Connection,
-    ) -> Connection:
+        connection: HttpConnection,
+    ) -> HttpConnection:
         """CONNECT through a proxy, then speak TLS with the peer itself."""
-        outer = Connection(lambda _: None, lambda _: None)
+        outer = HttpConnection(lambda _: None, lambda _: None)
         transport = await _dial(*proxy, outer)
         there = f"{route.host if ':' not in route.host else f'[{route.host}]'}:{route.port}"
         head = _write_head(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n", {})
         response = outer.send(b"%b%b\r\n" % (head, login), f"the proxy {proxy[0]}:{proxy[1]}")
-        await response.begun()
+        await response.wait_for_head()
         if response.status != 200:
             outer.abort()
             raise NotSent(f"the proxy {proxy[0]}:{proxy[1]} refused with HTTP {response.status}")
@@ -293,7 +296,7 @@ def _without_secrets(url: str) -> str:
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _is_fresh(connection: Connection, now: float) -> bool:
+def _is_fresh(connection: HttpConnection, now: float) -> bool:
     return connection.usable and now - connection.idle_since < (connection.keep_alive or _IDLE_SECONDS)
 
 
@@ -319,7 +322,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 async def _dial(
-    host: str, port: int, context: ssl.SSLContext | None, connection: Connection, dial: Dial | None = None
+    host: str, port: int, context: ssl.SSLContext | None, connection: HttpConnection, dial: Dial | None = None
 ) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
     transport: asyncio.Transport

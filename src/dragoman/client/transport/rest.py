@@ -112,7 +112,7 @@ class Rest(HttpBinding):
             return base + path.template + own, params
         members = msgspec.json.decode(params)
         try:
-            target = base + path.written(members)
+            target = base + path.fill_template(members)
         except ValueError as error:
             raise InvalidParams(str(error)) from None
         rest = {n: value for n, value in members.items() if n not in variables or n in path.repeated}

@@ -19,7 +19,7 @@ from dragoman.errors import A2AError, Unavailable, Unreachable
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What `decode_json` raises."""
-MAX_BODY = 64 << 20
+MAX_BODY_BYTES = 64 << 20
 """The largest answer that is read into memory, in bytes."""
 _MAX_RETRY_AFTER_CHARS = 64
 _decode = msgspec.json.Decoder().decode
@@ -39,11 +39,11 @@ class AddressBlocked(NotSent):
     """The guard does not allow the address. Trying again does not help."""
 
 
-class Rejected(Unreachable):
+class RequestRejected(Unreachable):
     """The server refused the request (HTTP 4xx), and would refuse it again."""
 
 
-class NotThere(Rejected):
+class NotThere(RequestRejected):
     """Nobody takes requests at that address (HTTP 404, 405, 410), so nothing was done."""
 
 
@@ -51,7 +51,7 @@ class AnswerTooLarge(Unreachable):
     """The answer is larger than the client reads. Asking again gets the same answer."""
 
 
-FINAL_ERRORS = (AddressBlocked, Rejected, AnswerTooLarge)
+FINAL_ERRORS = (AddressBlocked, RequestRejected, AnswerTooLarge)
 """Errors of a transport after which the same request fails again."""
 
 
@@ -69,7 +69,7 @@ class Response(Protocol):
         ...
 
     async def read(self) -> bytes:
-        """The whole body, up to `MAX_BODY`."""
+        """The whole body, up to `MAX_BODY_BYTES`."""
         ...
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def too_large(url: str) -> AnswerTooLarge:
-    return AnswerTooLarge(f"{url} answered with more than {MAX_BODY >> 20} MB")
+    return AnswerTooLarge(f"{url} answered with more than {MAX_BODY_BYTES >> 20} MB")
 
 
 async def read_at_most(response: Response, limit: int, url: str) -> bytes:
@@ -133,7 +133,7 @@ def error_class(status: int) -> type[A2AError]:
     if status in (404, 405, 410):
         return NotThere
     if 400 <= status < 500 and status not in _TEMPORARY:
-        return Rejected
+        return RequestRejected
     return Unavailable if status >= 500 else Unreachable
 
 

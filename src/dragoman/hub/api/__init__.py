@@ -20,7 +20,7 @@ from dragoman.hub.tenants.admission import OPEN_REQUEST_LIMIT
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import OURS, RETRY_SECONDS, Header
-from dragoman.server.routes import ApiResponse, Handler, NotFound, Route
+from dragoman.server.routes import ApiResponse, NotFound, Route, RouteHandler
 
 T = TypeVar("T")
 TENANT, ADMIN, ANYBODY = "tenant:", "admin", "anybody"
@@ -48,7 +48,7 @@ class RouteList(common.RouteList):
 
     def add(
         self, method: str, path: str, summary: str, returns: Any = None, **options: Any
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[RouteHandler], RouteHandler]:
         access = self._get if method == "GET" else self._other
         return super().add(method, path, summary, returns, **{"access": access, **options})
 

@@ -28,7 +28,7 @@ from dragoman.client.client import Client, connect
 from dragoman.client.credentials import Bearer
 from dragoman.client.discover import AgentCache
 from dragoman.client.transport.network import AddressGuard
-from dragoman.client.transport.transport import MAX_BODY
+from dragoman.client.transport.transport import MAX_BODY_BYTES
 from dragoman.engine.protocols import Peers
 from dragoman.engine.records import Child, Record
 from dragoman.engine.turn import record_of
@@ -62,7 +62,7 @@ REMOTE_PREFIX = "a2a:"
 CARD_SECONDS = 15.0
 DESCRIPTION_CHARACTERS = 2000
 """Characters of a card's description in `/a2a card`."""
-MAX_ANSWER_BYTES = MAX_BODY
+MAX_ANSWER_BYTES = MAX_BODY_BYTES
 """Bytes of all events of a call together: as many as an answer without a stream may have."""
 CARD_TTL_SECONDS = 300.0
 _RETRY_SECONDS = 30.0

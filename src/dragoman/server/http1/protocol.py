@@ -393,7 +393,7 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.write_eof()
             self._timeouts.head_expected(self)
 
-    # -- `limits.Peer` -----------------------------------------------------------------------------------------
+    # -- `limits.TimedConnection` ------------------------------------------------------------------------------
 
     def is_responding(self) -> bool:
         return bool(self._requests) and self._requests[0].started

@@ -86,13 +86,13 @@ class HttpServer:
             connection.shutdown()
         if self._drain is not None:
             await self._drain()
-        if not await self._closed(SHUTDOWN_SECONDS):
+        if not await self._wait_closed(SHUTDOWN_SECONDS):
             logger.warning("%d requests did not end in time and are canceled", len(self._state.tasks))
             for task in list(self._state.tasks):
                 task.cancel()
             for connection in list(self._state.open):
                 connection.abort()
-            await self._closed(1.0)
+            await self._wait_closed(1.0)
 
     async def serve(
         self, signals: Sequence[signal.Signals], *, stopping: Callable[[], None] | None = None
@@ -115,7 +115,7 @@ class HttpServer:
                 stopping()
             await self.stop()
 
-    async def _closed(self, seconds: float) -> bool:
+    async def _wait_closed(self, seconds: float) -> bool:
         """Wait until all connections are closed and all requests are answered. False if that takes too long."""
         state = self._state
         state.idle.clear()
