@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import rfc8785
 
+from dragoman.model.card import SCHEME_MEMBERS
+
 MAX_DEPTH = 64
 _WHOLE = 1 << 53
 """Up to here every whole number is a double."""
@@ -52,21 +54,12 @@ def resolver_form(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrap(scheme: Any) -> Any:
-    if not isinstance(scheme, Mapping) or scheme.get("type") not in _WRAPPERS:
+    if not isinstance(scheme, Mapping) or scheme.get("type") not in SCHEME_MEMBERS:
         return scheme
     members = {name: value for name, value in scheme.items() if name != "type"}
     if scheme["type"] == "apiKey" and "in" in members:
         members["location"] = members.pop("in")
-    return {_WRAPPERS[scheme["type"]]: members}
-
-
-_WRAPPERS = {
-    "apiKey": "apiKeySecurityScheme",
-    "http": "httpAuthSecurityScheme",
-    "oauth2": "oauth2SecurityScheme",
-    "openIdConnect": "openIdConnectSecurityScheme",
-    "mutualTLS": "mtlsSecurityScheme",
-}
+    return {SCHEME_MEMBERS[scheme["type"]]: members}
 
 
 def canonical(form: Mapping[str, Any]) -> bytes:

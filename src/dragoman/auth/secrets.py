@@ -202,7 +202,7 @@ class ReloadedHolders(Generic[T]):
         self._path: Path | None = None
         if isinstance(holders, str | Path):
             self._path = Path(holders)
-            self._stamp = file_stamp(self._path)
+            self._changes = FileChanges(self._path)
             try:
                 self._made = make(_read_file(self._path))
             except ValueError as error:
@@ -212,18 +212,12 @@ class ReloadedHolders(Generic[T]):
 
     def current(self) -> T:
         if self._path is not None and time.monotonic() - self._checked_at >= _RELOAD_SECONDS:
-            self._reload(self._path)
+            self._checked_at = time.monotonic()
+            if self._changes.found():
+                self._reload(self._path)
         return self._made
 
     def _reload(self, path: Path) -> None:
-        self._checked_at = time.monotonic()
-        try:
-            stamp = file_stamp(path)
-        except OSError as error:
-            stamp = str(error)  # logged once
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
         try:
             self._made = self._make(_read_file(path))
             log.info("%s was reloaded", path.name)
@@ -235,6 +229,22 @@ def file_stamp(*files: str | Path) -> object:
     """A value that changes when one of the files changes. Raises `OSError`."""
     stats = [Path(file).stat() for file in files]
     return [(each.st_mtime_ns, each.st_size, each.st_ino) for each in stats]
+
+
+class FileChanges:
+    """Notices when one of some files changes. Raises `OSError` if one is not there at first."""
+
+    def __init__(self, *files: str | Path) -> None:
+        self._files, self._stamp = files, file_stamp(*files)
+
+    def found(self) -> bool:
+        """True if a file has changed since the last call. That a file is missing is a change once."""
+        before = self._stamp
+        try:
+            self._stamp = file_stamp(*self._files)
+        except OSError as error:
+            self._stamp = str(error)
+        return self._stamp != before
 
 
 def _read_file(path: Path) -> Holders:

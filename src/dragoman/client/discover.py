@@ -210,7 +210,7 @@ def resolve_target(name: str, agents: Mapping[str, AgentEntry]) -> str | Path:
     if name.endswith(".json") and (name.count("/") == 0 or name.startswith((".", "/", "~"))):
         raise NotSent(f"there is no file {name}")
     host = urlsplit(f"//{name}").hostname or ""
-    if host in ("localhost", "::1") or host.startswith("127."):
+    if _is_loopback(host):
         return f"http://{name}"
     if "." in host or ":" in name:
         return f"https://{name}"
@@ -322,7 +322,7 @@ def absolute_url(url: str, found_at: str) -> str:
         return url
     if parts.hostname in ("0.0.0.0", "::"):
         here = urlsplit(found_at).hostname or ""
-        return parts._replace(netloc=(f"[{here}]" if ":" in here else here) + port).geturl()
+        return parts._replace(netloc=_add_brackets(here) + port).geturl()
     return url
 
 
@@ -348,9 +348,17 @@ def grpc_url(url: str, found_at: str) -> str:
     elif found_at:
         secure = here.scheme == "https"
     else:
-        secure = not (host in ("localhost", "::1") or host.startswith("127."))
-    bracketed = f"[{host}]" if ":" in host else host
-    return f"{'grpcs' if secure else 'grpc'}://{bracketed}:{port or (443 if secure else 80)}"
+        secure = not _is_loopback(host)
+    return f"{'grpcs' if secure else 'grpc'}://{_add_brackets(host)}:{port or (443 if secure else 80)}"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _add_brackets(host: str) -> str:
+    """A host as it is in a URL: an IPv6 address has brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 async def verify_card(found: FoundCard, signed_by: Any, transport: Transport) -> FoundCard:

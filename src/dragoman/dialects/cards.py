@@ -18,6 +18,7 @@ from dragoman.dialects.reading import normalize
 from dragoman.errors import InvalidAgentResponse
 from dragoman.model.card import (
     JSONRPC,
+    SCHEME_MEMBERS,
     AgentCard,
     Interface,
     OAuthFlows,
@@ -305,14 +306,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_WRAPPERS = {
-    "apiKey": "apiKeySecurityScheme",
-    "http": "httpAuthSecurityScheme",
-    "oauth2": "oauth2SecurityScheme",
-    "openIdConnect": "openIdConnectSecurityScheme",
-    "mutualTLS": "mtlsSecurityScheme",
-}
-_TYPES = {wrapper: kind for kind, wrapper in _WRAPPERS.items()}
+_TYPES = {wrapper: kind for kind, wrapper in SCHEME_MEMBERS.items()}
 
 _FLOWS = {
     "authorizationCode": ("authorizationUrl", "tokenUrl", "scopes"),
@@ -373,7 +367,7 @@ def read_schemes(document: Any) -> tuple[dict[str, Any], dict[str, list[str]]]:
         wrapper = next((member for member in _TYPES if isinstance(scheme.get(member), dict)), None)
         if wrapper is not None:
             members = dict(scheme[wrapper])
-        elif (wrapper := _WRAPPERS.get(str(scheme.get("type")))) is not None:
+        elif (wrapper := SCHEME_MEMBERS.get(str(scheme.get("type")))) is not None:
             members = {k: v for k, v in scheme.items() if k not in ("type", "in")}
             if "in" in scheme:
                 members["location"] = scheme["in"]
@@ -387,7 +381,7 @@ def read_schemes(document: Any) -> tuple[dict[str, Any], dict[str, list[str]]]:
 
 def _split(name: str, wrapper: str, members: dict[str, Any]) -> dict[str, Any]:
     flows = members.get("flows")
-    if wrapper != _WRAPPERS["oauth2"] or not isinstance(flows, dict) or len(flows) < 2:
+    if wrapper != SCHEME_MEMBERS["oauth2"] or not isinstance(flows, dict) or len(flows) < 2:
         return {name: {wrapper: members}}
     return {
         f"{name}#{n}" if n > 1 else name: {wrapper: {**members, "flows": {kind: flow}}}

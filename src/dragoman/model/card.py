@@ -103,6 +103,16 @@ class SecurityScheme(Wire, frozen=True, kw_only=True):
     mtls_security_scheme: MutualTlsScheme | None = None
 
 
+SCHEME_MEMBERS = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
+"""The member of a `SecurityScheme`, by the `type` that the versions before 1.0 have in its place."""
+
+
 class Skill(Wire, frozen=True, kw_only=True):
     id: str
     name: str

@@ -70,12 +70,14 @@ def application(
     settings, node = _read_options(agents, options)
     ring = _ring(settings.keys, settings.public_url)
     core = _open_core(agents, settings, node, ring, shared_counters)
-    fetch, room = Fetcher(), _open_room(settings.limits, shared_counters)
+    fetch, limits = Fetcher(), settings.limits or Limits()
+    gauge = shared_counters.connections if shared_counters else None
+    connections, bodies = Connections(limits.max_connections, gauge), ByteBudget(BODIES_BYTES)
     mounts = _mount_all(agents, settings, core, fetch, ring)
     bindings: list[Binding] = [JsonRpc(), Rest()]
     check_extras(settings.grpc_port, settings.mcp)
-    grpc = _open_grpc(settings, mounts, bindings, room)
-    tools = _open_mcp(settings, room.limits)
+    grpc = _open_grpc(settings, mounts, bindings, connections, bodies)
+    tools = _open_mcp(settings, limits)
     bindings += [each for each in (grpc, tools) if each is not None]
     parts = _describe(core, mounts, settings)
     catalogue = settings.catalogue.open(parts) if settings.catalogue is not None else None
@@ -99,9 +101,9 @@ def application(
         console=console,
         catalogue=catalogue,
         bindings=bindings,
-        limits=room.limits,
-        connections=room.connections,
-        bodies=room.bodies,
+        limits=limits,
+        connections=connections,
+        bodies=bodies,
         public_url=settings.public_url,
         trusted_proxies=settings.trusted_proxies,
         cors_origins=settings.cors_origins,
@@ -310,27 +312,12 @@ class _Life:
 # -- what calls come through ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
-    """How much the clients of all bindings together may use."""
-
-    limits: Limits
-    connections: Connections
-    bodies: ByteBudget
-
-
-def _open_room(limits: Limits | None, shared_counters: SharedCounters | None) -> _Room:
-    limits = limits or Limits()
-    gauge = shared_counters.connections if shared_counters else None
-    return _Room(
-        limits=limits,
-        connections=Connections(limits.max_connections, gauge),
-        bodies=ByteBudget(BODIES_BYTES),
-    )
-
-
 def _open_grpc(
-    settings: AppSettings, mounts: Sequence[Mount], others: Sequence[Binding], room: _Room
+    settings: AppSettings,
+    mounts: Sequence[Mount],
+    others: Sequence[Binding],
+    connections: Connections,
+    bodies: ByteBudget,
 ) -> Grpc | None:
     if settings.grpc_port is None:
         return None
@@ -342,9 +329,9 @@ def _open_grpc(
         port=settings.grpc_port,
         public=settings.grpc_public,
         tls=Tls(**settings.grpc_tls) if settings.grpc_tls else None,
-        limits=room.limits,
-        connections=room.connections,
-        bodies=room.bodies,
+        limits=settings.limits,
+        connections=connections,
+        bodies=bodies,
         share_port=settings.shared,
         others=others,
         public_url=settings.public_url,

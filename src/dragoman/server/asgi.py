@@ -46,5 +46,12 @@ class Direct(Protocol):
         ...
 
 
+class HttpClient(Protocol):
+    """The client of a request, which may leave: an `Exchange` knows it."""
+
+    direct: Direct | None
+    receive: Receive
+
+
 class Disconnected(Exception):
     """The client left: nobody reads a response."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from dragoman.dialects.sse import KEEP_ALIVE, MEDIA_TYPE
 from dragoman.errors import Unavailable
-from dragoman.server.asgi import Direct, Disconnected, Receive
+from dragoman.server.asgi import Disconnected, HttpClient
 from dragoman.server.limits import Timeout
 from dragoman.server.mount import Header
 
@@ -28,11 +28,9 @@ _STARTS_PER_KEEPALIVE, _PROBES_PER_KEEPALIVE = 4, 8
 call. A half-closed client gets a keep-alive every eighth of it: the write fails if the client left."""
 
 
-class ResponseWriter(Protocol):
-    """A response to write, and a client that may leave: an `Exchange`."""
+class ResponseWriter(HttpClient, Protocol):
+    """A response to write: an `Exchange`."""
 
-    direct: Direct | None
-    receive: Receive
     responding: bool
     """The response has begun."""
 

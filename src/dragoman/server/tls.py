@@ -6,7 +6,7 @@ import logging
 import ssl
 from functools import partial
 
-from dragoman.auth.secrets import file_stamp
+from dragoman.auth.secrets import FileChanges
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +38,16 @@ class ServerTls:
     def __init__(
         self, certificate: str, key: str | None = None, *, client_ca: str | None = None, required: bool = True
     ) -> None:
-        self._files = [file for file in (certificate, key, client_ca) if file]
         self._make = partial(server_context, certificate, key, client_ca=client_ca, required=required)
-        self._stamp = file_stamp(*self._files)
+        self._changes = FileChanges(*filter(None, (certificate, key, client_ca)))
         self.context = self._newest = self._make()
         self.context.sni_callback = self._choose
         """The context of the listener. Each connection continues with the newest one."""
 
     def renew(self) -> None:
         """Read the files again, if they have changed."""
-        try:
-            stamp = file_stamp(*self._files)
-        except OSError as error:
-            stamp = str(error)  # to be logged once
-        if stamp == self._stamp:
+        if not self._changes.found():
             return
-        self._stamp = stamp
         try:
             self._newest = self._make()
             log.info("the certificate has changed; new connections use the new one")

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dragoman.errors import Unavailable
-from dragoman.server.asgi import Direct, Disconnected, Receive
+from dragoman.server.asgi import Disconnected, HttpClient
 from dragoman.server.limits import Timeout
 
 T = TypeVar("T")
 
 WATCH_SECONDS = 2.0
 """After this time we watch whether a client that waits for an answer disconnects. Most answers come before."""
-
-
-class Client(Protocol):
-    """Whether a client is still there; an `Exchange` says it."""
-
-    direct: Direct | None
-    receive: Receive
 
 
 class Waits:
@@ -33,10 +26,10 @@ class Waits:
         self.closed = False
         self._refusal = "shutting down; what was sent is kept" if persistent else "shutting down"
         self._timeout = Timeout[asyncio.Task[Any]](seconds, self._start_watching)
-        self._waiting: dict[asyncio.Task[Any], Client] = {}
+        self._waiting: dict[asyncio.Task[Any], HttpClient] = {}
         self._watchers: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
 
-    async def wait(self, client: Client, answer: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, client: HttpClient, answer: Coroutine[Any, Any, T]) -> T:
         """Raises `Disconnected` if the client leaves, `Unavailable` if the server stops."""
         task = asyncio.current_task()
         assert task is not None
@@ -68,7 +61,7 @@ class Waits:
         if task in self._waiting:
             self._watchers[task] = task.get_loop().create_task(self._watch(task, self._waiting[task]))
 
-    async def _watch(self, task: asyncio.Task[Any], client: Client) -> None:
+    async def _watch(self, task: asyncio.Task[Any], client: HttpClient) -> None:
         if client.direct is not None:
             client.direct.mark_slow()
         while (await client.receive())["type"] != "http.disconnect":
