@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -25,6 +26,11 @@ def read_entries(rows: Iterable[Sequence[Any]]) -> list[AuditEntry]:
     """Entries from rows with their fields in order."""
     names = AuditEntry.__struct_fields__
     return [AuditEntry(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def read_older(rows: Iterable[Sequence[Any]], before: str) -> list[AuditEntry]:
+    """The entries of `rows`, which are the oldest first, up to the first that is not older than `before`."""
+    return list(takewhile(lambda entry: entry.at < before, read_entries(rows)))
 
 
 stored_fields: Callable[[AuditEntry], tuple[str, ...]] = attrgetter(

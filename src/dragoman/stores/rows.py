@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from dragoman.engine.protocols import TaskInfo
+from dragoman.engine.protocols import Lease, TaskInfo
 from dragoman.engine.push_configs import Delivery, PushRow, StoredPushConfig
-from dragoman.engine.transition import TaskRow, visible
+from dragoman.engine.transition import Claim, TaskRow, decide, visible
 from dragoman.model.ops import Scope
 from dragoman.model.task import TaskState
 
@@ -34,6 +34,15 @@ def read_task_row(values: Sequence[Any]) -> TaskRow:
         attempt=attempt,
         push=bool(push),
     )
+
+
+def claim_task(
+    node: str, scope: Scope, task: str, key: int, holder: str | None, fence: int, attempt: int
+) -> Lease:
+    """The lease that `node` gets of a task that has work. `holder` is the dead node that had it before."""
+    row = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
+    row = decide(row, Claim(node, holder_alive=False)).row
+    return Lease(scope, task, key, row.fence, row.attempt)
 
 
 encode_push_config = msgspec.json.Encoder().encode

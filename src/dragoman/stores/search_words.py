@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from dragoman.engine.protocols import SearchText
+
 MAX_SEARCH_WORDS = 12
 """Words of a query that are searched."""
 _MAX_QUERY_CHARACTERS, _MAX_WORD_CHARACTERS = 1000, 40
@@ -30,6 +32,11 @@ def split_text(text: str) -> list[str]:
         decomposed = unicodedata.normalize("NFKD", letters)
         letters = "".join(each for each in decomposed if not unicodedata.combining(each))
     return [word[:_MAX_WORD_CHARACTERS] for word in _WORD.findall(letters.lower())]
+
+
+def split_members(text: SearchText) -> list[str]:
+    """The words of each member of `text`, with blanks between them."""
+    return [" ".join(split_text(member)) for member in (text.name, text.tags, text.skills, text.about)]
 
 
 def split_query(query: str) -> list[str]:

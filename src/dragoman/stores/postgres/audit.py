@@ -11,12 +11,11 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Unpack
 
 from dragoman.engine.protocols import AuditEntry, AuditQuery
 from dragoman.errors import Unavailable
-from dragoman.stores.audit_chain import chain_rows, make_condition, read_entries, stored_fields
+from dragoman.stores.audit_chain import chain_rows, make_condition, read_entries, read_older, stored_fields
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.text import shorten_for_index
@@ -104,8 +103,7 @@ class PostgresAudit:
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         async def work(db: Connection) -> Sequence[AuditEntry]:
             await db.execute(_LOCK_CHAIN)
-            oldest = read_entries(await db.fetch(_OLDEST, limit))
-            gone = list(takewhile(lambda entry: entry.at < before, oldest))
+            gone = read_older(await db.fetch(_OLDEST, limit), before)
             if gone:
                 await db.execute(_FORGET, gone[-1].id)
             return gone

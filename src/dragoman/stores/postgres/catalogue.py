@@ -12,7 +12,7 @@ from dragoman.engine.protocols import SEARCH_WEIGHTS, RegisteredAgent, SearchTex
 from dragoman.stores.postgres.address import Connection
 from dragoman.stores.postgres.database import Database
 from dragoman.stores.postgres.text import is_storable
-from dragoman.stores.search_words import finds_longer_words, split_query, split_text
+from dragoman.stores.search_words import finds_longer_words, split_members, split_query
 
 _COLUMNS = "select tenant, name, url, due, body from dragoman.catalogue_agents"
 _ALL = f"{_COLUMNS} order by name, tenant"
@@ -87,14 +87,10 @@ class PostgresCatalogue:
         return bool(await self._database.write(lambda db: db.fetchval(_UPDATE, *values)))
 
     async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
-        columns: list[list[str]] = [list(texts), [], [], [], []]
-        for text in texts.values():
-            for column, member in zip(
-                columns[1:], (text.name, text.tags, text.skills, text.about), strict=True
-            ):
-                column.append(" ".join(split_text(member)))
-
-        await self._database.write(lambda db: db.execute(_PUT, now, *columns))
+        rows = [(digest, *split_members(text)) for digest, text in texts.items()]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        if columns:
+            await self._database.write(lambda db: db.execute(_PUT, now, *columns))
 
     async def search(self, query: str, among: Sequence[str], *, limit: int) -> Sequence[tuple[str, float]]:
         words = split_query(query)

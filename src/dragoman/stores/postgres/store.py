@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from dragoman.engine.protocols import HeldLease, Lease
-from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.errors import Unavailable
 from dragoman.model.ops import Scope
 from dragoman.stores.node_locks import NodeLocks, machine_name
@@ -26,7 +25,7 @@ from dragoman.stores.postgres.index import PostgresIndex
 from dragoman.stores.postgres.log import PostgresLog
 from dragoman.stores.postgres.push_queue import PostgresPushQueue
 from dragoman.stores.postgres.state import StoreState
-from dragoman.stores.rows import DEDUPE_SECONDS
+from dragoman.stores.rows import DEDUPE_SECONDS, claim_task
 
 T = TypeVar("T")
 
@@ -286,10 +285,8 @@ class PostgresStore:
             for search in _SEARCHES[alone:]:
                 if len(leases) < limit:
                     rows = await db.fetch(search, node, ours, limit - len(leases))
-                    for key, scope, task, holder, fence, attempt in rows:
-                        held = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
-                        row = decide(held, Claim(node, holder_alive=False)).row
-                        leases.append(Lease(scopes[scope], task, key, row.fence, row.attempt))
+                    for key, scope, task, *held in rows:
+                        leases.append(claim_task(node, scopes[scope], task, key, *held))
             if leases:
                 columns = zip(
                     *[(lease.key, node, lease.fence, lease.attempt) for lease in leases], strict=True

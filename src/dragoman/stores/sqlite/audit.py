@@ -10,12 +10,11 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from typing import Unpack
 
 from dragoman.engine.protocols import AuditEntry, AuditQuery
 from dragoman.errors import Unavailable
-from dragoman.stores.audit_chain import chain_rows, make_condition, read_entries, stored_fields
+from dragoman.stores.audit_chain import chain_rows, make_condition, read_entries, read_older, stored_fields
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
@@ -69,8 +68,7 @@ class SqliteAudit:
 
     async def forget(self, before: str, *, limit: int) -> Sequence[AuditEntry]:
         def job(db: sqlite3.Connection) -> Finish[Sequence[AuditEntry]]:
-            oldest = read_entries(db.execute(_OLDEST, (limit,)).fetchall())
-            gone = list(takewhile(lambda entry: entry.at < before, oldest))
+            gone = read_older(db.execute(_OLDEST, (limit,)), before)
             if gone:
                 db.execute(_FORGET, (gone[-1].id,))
             return lambda: gone

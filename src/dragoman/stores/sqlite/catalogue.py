@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from dragoman.engine.protocols import SEARCH_WEIGHTS, RegisteredAgent, SearchText
-from dragoman.stores.search_words import finds_longer_words, split_query, split_text
+from dragoman.stores.search_words import finds_longer_words, split_members, split_query
 from dragoman.stores.sqlite.commits import NOTHING, Finish
 from dragoman.stores.sqlite.file import SqliteFile
 
@@ -80,12 +80,7 @@ class SqliteCatalogue:
         return await self._file.commits.submit(job)
 
     async def put_texts(self, texts: Mapping[str, SearchText], now: float) -> None:
-        rows = {
-            digest: [
-                " ".join(split_text(member)) for member in (text.name, text.tags, text.skills, text.about)
-            ]
-            for digest, text in texts.items()
-        }
+        rows = {digest: split_members(text) for digest, text in texts.items()}
 
         def job(db: sqlite3.Connection) -> Finish[None]:
             for digest, words in rows.items():

@@ -16,10 +16,10 @@ from typing import TypeVar
 from msgspec import json
 
 from dragoman.engine.protocols import HeldLease, Lease
-from dragoman.engine.transition import Claim, TaskRow, decide
 from dragoman.model.ops import Scope
 from dragoman.stores import lease_clock
 from dragoman.stores.node_locks import NodeLocks
+from dragoman.stores.rows import claim_task
 from dragoman.stores.sqlite import purge, push_queue
 from dragoman.stores.sqlite.audit import SqliteAudit
 from dragoman.stores.sqlite.catalogue import SqliteCatalogue
@@ -230,14 +230,10 @@ class SqliteStore:
         waiting = chain(orphaned, db.execute(_FREE))
         free = ((Scope(*row[1:4]), row) for row in waiting)
         chosen = list(islice((each for each in free if serves is None or serves(each[0])), limit))
-        leases = []
         if (lapsed or chosen) and joined is not None and (ttl := self._ttls.get(node)) is not None:
             db.execute(_JOIN, (node, max(joined[0], now + ttl)))  # so that no other node claims them at once
-        for scope, (key, _, _, _, task, holder, fence, attempt) in chosen:
-            held = TaskRow(ready=True, node=holder or "", fence=fence, attempt=attempt)
-            row = decide(held, Claim(node, holder_alive=False)).row
-            db.execute(SET_LEASE, (row.node, row.fence, row.attempt, key))
-            leases.append(Lease(scope, task, key, row.fence, row.attempt))
+        leases = [claim_task(node, scope, task, key, *held) for scope, (key, _, _, _, task, *held) in chosen]
+        db.executemany(SET_LEASE, [(node, lease.fence, lease.attempt, lease.key) for lease in leases])
         return lambda: leases
 
     def _remove_dead_nodes(self, db: Connection) -> None:
