@@ -62,7 +62,7 @@ def read_params(params: bytes) -> dict[str, Any]:
     if document is None:
         return {}
     if type(document) is not dict:
-        raise InvalidParams("params must be an object", fields=(("params", "must be an object"),))
+        refuse("params", "must be an object")
     return document
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.engine.protocols import Push
 from dragoman.engine.push_configs import PushConfigStore, StoredPushConfig
-from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.errors import TaskNotFound
 from dragoman.model.ops import (
     Call,
     CreatePushConfig,
@@ -21,6 +21,7 @@ from dragoman.model.ops import (
     ListPushConfigs,
     PushConfig,
     PushConfigPage,
+    refuse_page_token,
 )
 
 PushRequest = CreatePushConfig | GetPushConfig | ListPushConfigs | DeletePushConfig
@@ -74,8 +75,7 @@ def _read_page_token(request: ListPushConfigs) -> Sequence[str]:
     """The hashes of the configs on the pages before. Raises `InvalidParams` for a token of another list."""
     task, *seen = request.page_token.split(".")
     if task != _hash_id(request.task_id) or not seen:
-        why = "is not from a page of this list"
-        raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+        refuse_page_token()
     return seen
 
 

@@ -44,6 +44,10 @@ def refuse(path: str, why: str) -> NoReturn:
     raise InvalidParams(f"{path} {why}", fields=((path, why),))
 
 
+def refuse_page_token() -> NoReturn:
+    refuse("pageToken", "is not from a page of this list")
+
+
 class Request(Wire, frozen=True, kw_only=True):
     """An operation and its parameters. `tenant` is a routing label; it authorises nothing."""
 

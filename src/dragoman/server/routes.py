@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import A2AError, InvalidParams, InvalidRequest
+from dragoman.model.ops import refuse
 from dragoman.server.exchange import JSON, Exchange
 from dragoman.server.mount import Header
 
@@ -121,8 +122,7 @@ class ApiRequest(Generic[C]):
         """Raises `InvalidParams` for a parameter that would be ignored, because it is unknown or another one follows."""
         for name, values in self.queries().items():
             if len(values) > 1:
-                why = "is there more than once"
-                raise InvalidParams(f"{name[:40]} {why}", fields=((name[:40], why),))
+                refuse(name[:40], "is there more than once")
             if name not in known:
                 close = get_close_matches(name.lower(), known, 1)
                 hint = f": did you mean {close[0]!r}?" if close else ""

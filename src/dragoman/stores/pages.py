@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engine.protocols import PAGE_BYTES, SCAN_TASKS, FoundInfos, TaskInfo, TaskQuery
-from dragoman.errors import InvalidParams
-from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.ops import ListTasks, Scope, refuse_page_token
 from dragoman.model.task import TaskState
 from dragoman.stores.rows import read_task_info
 
@@ -83,8 +82,7 @@ def read_filters(scope: Scope, query: ListTasks) -> Filters:
     if query.page_token:
         cursor = _read_cursor(query.page_token)
         if cursor is None or cursor.filters != digest:
-            why = "is not from a page of this list"
-            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+            refuse_page_token()
         after = (cursor.updated, cursor.id)
     return Filters(query.context_id, state, since, after, digest)
 

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import A2AError, InvalidParams, Unauthenticated, Unavailable
+from dragoman.errors import A2AError, Unauthenticated, Unavailable
 from dragoman.hub.store.database import NEWEST, Place
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.tenants.admission import OPEN_REQUEST_LIMIT
+from dragoman.model.ops import refuse
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
 from dragoman.server.mount import OURS, RETRY_SECONDS, Header
@@ -105,8 +106,7 @@ def page_start(request: ApiRequest) -> Place:
     """Where a page of such a list begins. Raises `InvalidParams`."""
     at, id = request.query_int("before_updated_at"), request.query_int("before_id")
     if id and not at:
-        why = "goes with before_id"
-        raise InvalidParams(f"before_updated_at {why}", fields=(("before_updated_at", why),))
+        refuse("before_updated_at", "goes with before_id")
     return (at, id) if at else NEWEST
 
 

@@ -12,9 +12,9 @@ from dragoman.engine.protocols import PAGE_BYTES, FoundTasks, Head, WaitForMemor
 from dragoman.engine.records import PIECE_BYTES, Record, size_of
 from dragoman.engine.snapshot import Snapshot
 from dragoman.engine.transition import visible
-from dragoman.errors import InvalidParams, TaskNotFound, TaskUnreadable
+from dragoman.errors import TaskNotFound, TaskUnreadable
 from dragoman.model.byte_budget import LARGE_BYTES
-from dragoman.model.ops import ListTasks, Scope
+from dragoman.model.ops import ListTasks, Scope, refuse_page_token
 from dragoman.model.task import TERMINAL, TaskState
 from dragoman.stores.pages import FIRST_PAGE, Filters, ListRow, merge_page, read_filters
 from dragoman.stores.postgres.address import Connection
@@ -147,8 +147,7 @@ class LogReads:
     async def find(self, query: ListTasks, *, limit: int) -> FoundTasks:
         filters = read_filters(self._scope, query)
         if filters.after is not None and not is_storable(*filters.after):
-            why = "is not from a page of this list"
-            raise InvalidParams(f"pageToken {why}", fields=(("pageToken", why),))
+            refuse_page_token()
         number = await self.number()
         if number is None or not is_storable(filters.context):
             return FoundTasks((), "", 0)
