@@ -20,7 +20,7 @@ from dragoman.hub.schedules import run_times
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.store import schedules
 from dragoman.hub.store.schedules import Schedules
-from tests.hub.house import SCOUT, Caller, House, events, house, place_of
+from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, events, house, place_of
 from tests.waiting import until
 
 MONDAY = datetime(2100, 1, 4, 10, 30)
@@ -249,6 +249,33 @@ async def test_a_hub_that_died_before_the_request_began_begins_it_once(tmp_path:
         await asyncio.gather(scheduler.run_due(), scheduler.run_due())
         assert (await ended(scheduler, again, 1))["result_summary"] == "once"
         assert len(hub.model.prompts) == 1
+
+
+async def test_a_run_whose_hub_died_before_it_noted_the_request_does_not_start_again_however_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scheduling(["once", "twice"]) as (hub, acme, scheduler, clock):
+        await scheduler.schedules.add(acme.tenant.id, "index", "in 1 minute", "look")
+        clock.now += 60
+
+        async def die(*_: Any) -> None:
+            raise StoreUnavailable("the hub dies here")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(scheduler.schedules, "set_run_request", die)
+            await scheduler.run_due()
+        await until(lambda: hub.model.prompts)
+        # whoever remembers messages that are sent twice has forgotten this one, and the row of the request is not there
+        monkeypatch.setattr(hub.hub.idempotency_keys, "_seconds", -1)
+        for module in ("postgres.batch", "postgres.log") if ON_POSTGRES else ("sqlite.log",):
+            monkeypatch.setattr(f"dragoman.stores.{module}.DEDUPE_SECONDS", -1)
+        (request,) = await hub.hub.requests.list(acme.tenant.id, 10)
+        await hub.hub.requests.delete([(acme.tenant.id, request.request_id, request.agent_id)])
+
+        run = await ended(scheduler, acme, 1)
+        assert (run["result_summary"], run["request_id"]) == ("once", request.request_id)
+        (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
+        assert listed["request_id"] == request.request_id and len(hub.model.prompts) == 1
 
 
 async def test_a_schedule_is_paused_when_its_agent_is_gone_and_rests_while_its_tenant_is_disabled() -> None:

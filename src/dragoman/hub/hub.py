@@ -318,16 +318,20 @@ class Hub:
         read_input: Callable[[], Awaitable[tuple[Part, ...]]],
         *,
         key: str = "",
+        id: str = "",
         inline: Constitution | None = None,
         conversation: int = 0,
         about: dict[str, Any] | None = None,
     ) -> StoredRequest:
-        """Start a request and return it. A `key` that was used before returns the request from then.
+        """Start a request and return it. A `key` that was used before returns the request from then, and an `id` the request that has it.
 
         `read_input` is called once the request is admitted, because it may fetch images. `inline` is an agent for this request
         alone.
         """
-        id, counted = secrets.token_hex(8), False
+        repeatable, counted = bool(key or id), False
+        if id and (started := await self._find_started(tenant, agent, id)) is not None:
+            return started
+        id = id or secrets.token_hex(8)
         if key:
             # Count it before the key is stored: refused requests must not store keys.
             if not await self.idempotency_keys.knows(tenant.id, key):
@@ -342,7 +346,7 @@ class Hub:
             scope=Scope(tenant.key, agent, tenant.key),
             principal=tenant.principal,
             dialect=NATIVE,
-            idempotency_key=f"native/{id}" if key else "",
+            idempotency_key=f"native/{id}" if repeatable else "",
             names_tasks=True,
         )
         message = Message(
@@ -390,6 +394,17 @@ class Hub:
         except A2AError:
             await self.conversations.remove_question(tenant.id, id)
             raise
+
+    async def _find_started(self, tenant: Tenant, agent: str, id: str) -> StoredRequest | None:
+        """A request whose first message is stored. If its hub was killed right after that, the request itself is stored here."""
+        log = self.store.scope(Scope(tenant.key, agent, tenant.key))
+        try:
+            (first,) = await log.read(id, limit=1)
+        except TaskNotFound:
+            return None
+        assert isinstance(first.body, Mail)
+        await self.requests.store_from(tenant.id, id, agent, first.body.metadata)
+        return await self.requests.find(tenant.id, id, agent)
 
     async def _claim_key(self, tenant: Tenant, key: str, id: str) -> tuple[str, StoredRequest | None]:
         """The id of the request that a key stands for, and the request, if it has started."""

@@ -90,13 +90,13 @@ class Scheduler:
                 tenant,
                 schedule.agent_id,
                 partial(read_parts, schedule.message, None),
-                key=f"\0run/{run.id}",  # no client can send this key
+                id=run.planned_request_id,
                 conversation=schedule.conversation_id,
             )
         except (RateLimited, Unavailable) as error:
             if error.metadata.get("reason", "").endswith("_budget"):  # nothing changes before the next day
                 await self._end(run, error=error.message)
-            else:  # the next check asks again, with the same key
+            else:  # the next check asks again, with the same id
                 await self.schedules.delay_run(run, f"it waits to start: {error.message}")
         except A2AError as error:
             await self._end(run, error=error.message)

@@ -1,11 +1,13 @@
 """Schedules and their runs.
 
 A run is stored in the transaction that sets the next time of its schedule, and before its request starts. If the hub is killed in
-between, it finds a run without a request when it starts again, and starts the request then.
+between, it finds a run without a request when it starts again, and starts the request then. The id of the request follows from the
+run, so a request that has started is found, however long ago that was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -156,6 +158,15 @@ class RunInfo(Struct, frozen=True, kw_only=True):
 
 class ScheduledRun(RunInfo, frozen=True, kw_only=True):
     tenant_id: int
+
+    @property
+    def planned_request_id(self) -> str:
+        """The id that its request gets, however often it is started. `request_id` is empty until the request has started.
+
+        The time is part of it, because the numbers of runs are used again if the tables come from a backup.
+        """
+        identity = f"run/{self.tenant_id}/{self.task_id}/{self.id}/{self.started_at}"
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 class Schedules(Repository):
