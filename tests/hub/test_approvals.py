@@ -412,6 +412,32 @@ async def test_an_answer_with_the_last_seq_of_its_question_never_meets_the_next_
         assert listed["state"] == "input-required" and listed["details"]["arguments"] == f"{URL}2"
 
 
+async def test_one_of_two_answers_at_the_same_moment_decides_and_the_other_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading([f"/fetch {URL}", "Done."]) as (hub, acme, pages):
+        id = (await acme.ask("look", "/v1/agents/reader/chat"))[-1][1]["request_id"]
+        both, load = asyncio.Barrier(2), hub.hub.snapshot
+
+        async def load_together(*values: Any) -> Any:
+            snapshot = await load(*values)
+            await both.wait()
+            return snapshot
+
+        path = f"/v1/requests/{id}/answer"
+        with monkeypatch.context() as patched:
+            patched.setattr(hub.hub, "snapshot", load_together)
+            answers = await asyncio.gather(
+                acme("POST", path, {"approved": True}), acme("POST", path, {"approved": False})
+            )
+        assert sorted(answer.status for answer in answers) == [202, 409]
+        approved, refused = answers
+        decided, late = (approved, refused) if approved.status == 202 else (refused, approved)
+        assert "does not wait for an answer to this question any more" in late.json["error"]
+        assert (await rest(acme, decided.json))[-1][1]["content"] == "Done."
+        assert pages.fetched == ([URL] if decided is approved else [])
+
+
 async def test_the_question_shows_all_of_a_command_or_the_command_does_not_run() -> None:
     shown, hidden = f"{URL}&{'a' * 20_000}&end", f"{URL}&{'a' * MAX_SHOWN_CHARACTERS}&end"
     async with reading([f"/fetch {hidden}", f"/fetch {shown}", "Done."]) as (hub, acme, pages):

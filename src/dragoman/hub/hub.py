@@ -488,8 +488,8 @@ class Hub:
     ) -> Snapshot:
         """Answer the question that a request waits with. Returns its state before.
 
-        `question`: the `last_seq` with which the caller saw the question. Raises `Conflict` if the request does not wait, or not with
-        this question any more.
+        `question`: the `last_seq` with which the caller saw the question; None: the one that the request waits with now. Raises `Conflict`
+        if the request does not wait, or if somebody else has answered the question.
         """
         snapshot = await self.snapshot(tenant, stored)
         if not snapshot.state.interrupted:
@@ -502,7 +502,10 @@ class Hub:
             parts=(Part(text=text),),
         )
         call = Call(
-            scope=self._scope(tenant, stored), principal=tenant.principal, dialect=NATIVE, answers=question
+            scope=self._scope(tenant, stored),
+            principal=tenant.principal,
+            dialect=NATIVE,
+            answers=snapshot.seq if question is None else question,
         )
         try:
             async with self.admission.admit_message(
