@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -16,7 +17,7 @@ from joserfc.jwk import RSAKey
 from dragoman.auth import JWT, OIDC, Presented, Principal
 from dragoman.auth.jose import BadSignature, decode
 from dragoman.auth.jwks import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS, FetchedKeys
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.errors import Unauthenticated, Unavailable, Unreachable
 from tests.auth.issuer import (
     AUDIENCE,
     EC,
@@ -33,6 +34,7 @@ from tests.auth.issuer import (
     jwks,
     mint,
 )
+from tests.waiting import until
 
 KEYS = "https://login.example/keys"
 
@@ -382,6 +384,36 @@ async def test_the_keys_of_an_issuer_that_cannot_be_reached_stay_valid_for_a_day
     clock.now += STALE_SECONDS
     with pytest.raises(Unavailable):
         await keys.find("ec", "ES256", pages)
+
+
+async def test_nobody_waits_for_an_issuer_that_did_not_answer_while_its_keys_are_valid() -> None:
+    clock, pages, silence = Clock(), Pages(**{KEYS: PUBLISHED}), asyncio.Event()
+
+    async def hang(url: str, form: Any = None, authorization: str = "") -> bytes:
+        pages.asked.append(url)
+        await silence.wait()
+        raise Unreachable(f"{url} did not answer")
+
+    keys = FetchedKeys(KEYS, clock=clock)
+    assert await keys.find("ec", "ES256", pages) is not None
+    clock.now += FRESH_SECONDS + 1
+    first = asyncio.create_task(keys.find("ec", "ES256", hang))
+    await until(lambda: len(pages.asked) == 2)
+    silence.set()
+    assert await first is not None
+    silence.clear()
+    clock.now += PAUSE_SECONDS
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            assert await keys.find("ec", "ES256", hang) is not None
+    await until(lambda: len(pages.asked) == 3)
+    silence.set()
+    with pytest.raises(Unavailable):  # it may be a new key of the issuer
+        await keys.find("new", "ES256", hang)
+    clock.now += PAUSE_SECONDS
+    assert await keys.find("ec", "ES256", pages) is not None
+    await until(lambda: len(pages.asked) == 4)
+    assert await keys.find("new", "ES256", pages) is None
 
 
 @pytest.mark.parametrize(
