@@ -64,6 +64,9 @@ async def test_a_user_acts_for_the_tenant_of_the_claim_and_shares_what_it_has() 
         ({"tenant": "nobody"}, 403),
         ({"tenant": None}, 403),
         ({"tenant": ["acme", "other"]}, 403),
+        ({"tenant": ["acme", 2]}, 403),
+        ({"tenant": ["acme", {"name": "other"}]}, 403),
+        ({"tenant": [""]}, 403),
         ({"tenant": {"name": "acme"}}, 403),
         ({"scope": "openid profile"}, 403),
         ({"scope": None}, 403),
@@ -81,6 +84,7 @@ async def test_a_user_acts_for_the_tenant_of_the_claim_and_shares_what_it_has() 
         ({"tenant": ["acme"]}, 200),
         ({"tenant": "1"}, 200),
         ({"tenant": 1}, 200),
+        ({"tenant": [1]}, 200),
     ],
 )
 async def test_a_user_of_an_unknown_tenant_or_without_a_scope_is_refused(

@@ -81,11 +81,17 @@ def _claim_values(claims: Mapping[str, Any], name: str, *, split: bool = True) -
         value = claims
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, list):
+        return [_claim_text(each) for each in value]
+    text = _claim_text(value)
+    return (text.split() if split else [text]) if text else []
+
+
+def _claim_text(value: Any) -> str:
+    """A text, or a number as text. Other values become an empty text, which is the name of nothing."""
     if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if isinstance(value, str):
-        return value.split() if split else [value]
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+        return str(value)
+    return value if isinstance(value, str) else ""
 
 
 def _issuer_scopes(principal: Principal) -> frozenset[str]:
