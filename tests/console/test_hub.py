@@ -261,6 +261,24 @@ async def test_an_operator_rotates_the_admin_token_in_the_console_and_goes_on_wi
             assert (await page.get("/me"))["role"] == "operator"
 
 
+async def test_a_session_of_an_admin_token_that_was_replaced_ends_with_the_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    later = SimpleNamespace(monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(access, "time", later)
+    async with hub_app(admin_token="") as (hub, app, _):
+        shown: list[str] = []
+        await hub.tenants.rotate_admin_token(show=shown.append)
+        await hub.tenants.rotate_admin_token(show=shown.append, overlap=3600)
+        pages = [Operator(app, token="") for _ in shown]
+        for page, token in zip(pages, shown, strict=True):
+            answer = await page("POST", "/session", {"token": token}, **OURS)
+            page.cookie = answer.headers["set-cookie"].partition(";")[0]
+            assert (await page.get("/me"))["role"] == "operator"
+        later.time = lambda: time.time() + 3601
+        assert [(await page("GET", "/me")).status for page in pages] == [401, 200]
+
+
 async def test_a_copy_counts_as_a_request_of_its_tenant() -> None:
     async with hub_app() as (hub, app, _):
         tenant, token = await hub.tenants.add("ada")

@@ -8,6 +8,7 @@ agents through `talk.py`.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -92,8 +93,9 @@ class HubViewers:
     # -- sessions ----------------------------------------------------------------------------------------------
 
     async def identify(self, token: str) -> Viewer | None:
-        if await self.hub.tenants.is_admin(token):
-            return Viewer(OPERATOR)
+        admin_ends = await self.hub.tenants.admin_token_end(token)
+        if admin_ends > time.time():
+            return Viewer(OPERATOR, expires=0.0 if admin_ends == math.inf else admin_ends)
         try:
             tenant = await identify(self.hub, token)
         except (Unauthenticated, Forbidden):

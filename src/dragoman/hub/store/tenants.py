@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -350,10 +351,14 @@ class Tenants:
         return "" if row is None else str(row["hash"])
 
     async def is_admin(self, token: str) -> bool:
+        return await self.admin_token_end(token) > time.time()
+
+    async def admin_token_end(self, token: str) -> float:
+        """When an admin token ceases to be valid: `inf` if never, 0 if it is unknown or was revoked."""
         row = await self._db.look_up(_ADMINS, (digest(token),))
         if row is None or not hmac.compare_digest(row["hash"], digest(token)) or row["revoked_at"]:
-            return False
-        return row["expires_at"] is None or row["expires_at"] > time.time()
+            return 0.0
+        return math.inf if row["expires_at"] is None else float(row["expires_at"])
 
 
 async def _put_admin(db: Transaction, hashed: str, *, alone: bool, overlap: int = 0) -> None:
