@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -208,6 +209,99 @@ async def test_a_bucket_that_cannot_be_reached_is_unavailable(
     )
     with pytest.raises(Unavailable, match="bucket"):
         await S3Blobs(nowhere).put(new_key(1), in_pieces(b"x"))
+
+
+class Bucket:
+    """Answers requests for one content of a bucket, as S3 does, and keeps what was asked. `answers`: False is silence, `works`: False is 500."""
+
+    def __init__(self, content: bytes = b"", *, answers: bool = True, works: bool = True) -> None:
+        self._content, self._answers, self._works = content, answers, works
+        self.asked: list[tuple[str, str]] = []
+        """Methods and ranges."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+                headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+                await reader.readexactly(int(headers.get("content-length", "0")))
+                self.asked.append((lines[0].split()[0], headers.get("range", "")))
+                if self._answers:
+                    writer.write(self._answer(*self.asked[-1]))
+                    await writer.drain()
+
+    def _answer(self, method: str, range: str) -> bytes:
+        status, headers, body = "200 ok", "", self._content
+        if not self._works:
+            status, body = "500 no", b"<Error>\n</Error>"
+        elif range:
+            first, last = map(int, range.removeprefix("bytes=").split("-"))
+            status, body = "206 part", body[first : last + 1]
+            headers = f"content-range: bytes {first}-{last}/{len(self._content)}\r\n"
+        headers += (
+            f'content-length: {len(body)}\r\netag: "1"\r\nlast-modified: Thu, 19 Nov 2026 10:00:00 GMT\r\n'
+        )
+        return f"HTTP/1.1 {status}\r\n{headers}\r\n".encode() + (b"" if method == "head" else body)
+
+
+@asynccontextmanager
+async def serving(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Blobs]:
+    if not HAS_S3:
+        pytest.skip("the extra s3 is not installed")
+    server = await asyncio.start_server(bucket.serve, "127.0.0.1", 0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    try:
+        yield open_blobs("s3://files/hub", None)
+    finally:
+        server.close()
+
+
+async def test_a_reader_that_is_slow_holds_no_request_to_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = os.urandom((5 << 20) + 1)
+    bucket = Bucket(content)
+    async with serving(bucket, monkeypatch) as blobs:
+        pieces = blobs.get(new_key(1))
+        read = await anext(pieces)
+        assert bucket.asked == [("head", ""), ("get", f"bytes=0-{len(read) - 1}")] and len(read) <= 1 << 20
+        assert read + await whole(pieces) == content
+
+
+async def test_a_bucket_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.hub.store.s3_blobs._ANSWER_SECONDS", 0.1)
+    async with serving(Bucket(answers=False), monkeypatch) as blobs, asyncio.timeout(20):
+        with pytest.raises(Unavailable, match="bucket"):
+            await whole(blobs.get(new_key(1)))
+        with pytest.raises(Unavailable, match="bucket"):
+            await blobs.delete(new_key(1))
+
+
+async def test_an_error_of_a_bucket_is_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Bucket(works=False), monkeypatch) as blobs:
+        with pytest.raises(Unavailable, match="bucket"):
+            await whole(blobs.get(new_key(1)))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "500" in line and "\n" not in line and "Debug" not in line
+
+
+async def test_an_upload_that_is_canceled_while_the_bucket_fails_reports_nothing_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    bucket = Bucket(works=False)
+    async with serving(bucket, monkeypatch) as blobs:
+        putting = asyncio.create_task(blobs.put(new_key(1), in_pieces(LARGE * 2)))
+        await until(lambda: bucket.asked)
+        putting.cancel()
+        await asyncio.wait((putting,))
+        assert putting.cancelled()
+        del putting
+        gc.collect()
+    assert reported == []
 
 
 def test_blobs_are_in_a_folder_or_in_s3() -> None:

@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from dragoman.errors import Unavailable
-from dragoman.hub.store.blobs import PIECE_BYTES, BlobMissing
+from dragoman.hub.store.blobs import BlobMissing
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _PART_BYTES = 5 << 20
 """The smallest part of an upload that S3 takes. Two are in memory at a time."""
+_READ_BYTES = 1 << 20
+"""What a request reads of a content."""
+_ANSWER_SECONDS = 30.0
+"""How long a request may take with its repetitions, if it reads or deletes."""
 _ABORT_SECONDS = 10.0
 """How long a canceled upload may take to delete its parts."""
 
@@ -52,6 +59,7 @@ class S3Blobs:
                 await asyncio.shield(upload)
         except asyncio.CancelledError:
             source.stop()  # its error makes the library delete the parts that are uploaded
+            upload.add_done_callback(_ignore_error)
             await asyncio.wait((upload,), timeout=_ABORT_SECONDS)
             raise
         except Exception:
@@ -60,14 +68,27 @@ class S3Blobs:
             raise
 
     async def get(self, key: str) -> AsyncIterator[bytes]:
-        with _translate_errors():
-            found = await obstore.get_async(self._bucket, key)
-            async for piece in found.stream(min_chunk_size=PIECE_BYTES):
-                yield bytes(piece)
+        # In several requests: the library ends one that takes longer than half a minute, and a client may read for hours.
+        size, at = (await _answer(obstore.head_async(self._bucket, key)))["size"], 0
+        while at < size:
+            end = min(size, at + _READ_BYTES)
+            yield bytes(await _answer(obstore.get_range_async(self._bucket, key, start=at, end=end)))
+            at = end
 
     async def delete(self, key: str) -> None:
-        with _translate_errors():
-            await obstore.delete_async(self._bucket, key)
+        await _answer(obstore.delete_async(self._bucket, key))
+
+
+async def _answer(request: Awaitable[T]) -> T:
+    with _translate_errors():
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await request
+
+
+def _ignore_error(upload: asyncio.Future[Any]) -> None:
+    """Nobody waits for the result any more."""
+    if not upload.cancelled():
+        upload.exception()
 
 
 class _Source:
@@ -108,6 +129,12 @@ def _translate_errors() -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise BlobMissing("the content of this file is gone") from None
-    except (BaseError, OSError) as error:
-        log.error("the bucket of files: %s", error)
+    except (BaseError, OSError) as error:  # a `TimeoutError` is an `OSError`
+        log.error("the bucket of files: %s", _describe(error))
         raise Unavailable("the bucket of files cannot be used right now") from error
+
+
+def _describe(error: Exception) -> str:
+    """The error in one line. The library adds thirty lines of its own data, and the answer of the bucket may have lines, too."""
+    text = str(error).partition("\n\nDebug source:")[0] or f"it did not answer within {_ANSWER_SECONDS:g} s"
+    return " ".join(text.split())
