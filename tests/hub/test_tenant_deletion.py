@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
+from dragoman.errors import Unavailable
 from dragoman.hub.store.tenant_rows import Deletions
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tenants.lifecycle import TenantDeletion
@@ -155,6 +156,29 @@ async def test_a_deletion_that_ended_in_the_middle_goes_on_at_the_next_start(tmp
     async with house(folder=tmp_path) as hub:
         await until(lambda: deletions_done(hub))
     assert await traces(tmp_path) == []
+
+
+async def test_a_tenant_whose_files_cannot_be_deleted_does_not_hold_up_the_deletion_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(lambda prompt: f"{MARK} it is", folder=tmp_path) as hub:
+        first, second = await hub.tenant("first"), await hub.tenant("second")
+        await fill(first)
+        deletion = hub.hub.deletion
+        await deletion.periodic.stop()
+        for tenant in (first, second):
+            await hub.admin("DELETE", f"/v1/admin/tenants/{tenant.tenant.id}")
+
+        async def refuse(key: str) -> None:
+            raise Unavailable("the bucket of files cannot be used right now")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hub.hub.artifacts._blobs, "delete", refuse)
+            with pytest.raises(Unavailable, match="the bucket"):
+                await deletion.continue_deletions()
+            assert [each.id for each in await deletion.deletions.pending()] == [first.tenant.id]
+        assert await deletion.continue_deletions()
+        assert await traces(tmp_path) == []
 
 
 async def test_a_task_that_comes_after_the_deletion_is_swept(tmp_path: Path) -> None:

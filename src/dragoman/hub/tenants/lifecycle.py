@@ -79,10 +79,15 @@ class TenantDeletion:
         self._wake.set()
 
     async def continue_deletions(self) -> bool:
-        """Continue all deletions. False if some wait for tasks to end."""
-        done = True
+        """Continue all deletions. False if some wait for tasks to end. Raises the first error of a deletion after it has tried all."""
+        done, failed = True, None
         for tenant in await self.deletions.pending():
-            done &= await self._delete(tenant)
+            try:
+                done &= await self._delete(tenant)
+            except (A2AError, OSError) as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return done
 
     async def _delete(self, tenant: DeletedTenant) -> bool:
