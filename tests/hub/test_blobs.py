@@ -19,6 +19,7 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
+from dragoman.cli import main
 from dragoman.errors import InvalidParams, QuotaExceeded, Unavailable
 from dragoman.hub.store import artifacts as files
 from dragoman.hub.store.artifacts import INLINE_BYTES, Artifacts
@@ -302,6 +303,15 @@ async def test_an_upload_that_is_canceled_while_the_bucket_fails_reports_nothing
         del putting
         gc.collect()
     assert reported == []
+
+
+def test_doctor_says_whether_large_files_can_be_stored_in_the_bucket(
+    bucket: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ["doctor", "--model", "echo", "--data", str(tmp_path), "--blobs"]
+    assert main([*options, bucket]) == 0 and f"ok     {bucket}\n" in capsys.readouterr().out
+    assert main([*options, "s3://nobody-has-this-bucket/hub"]) == 0
+    assert "note   s3://nobody-has-this-bucket/hub: " in capsys.readouterr().out
 
 
 def test_blobs_are_in_a_folder_or_in_s3() -> None:

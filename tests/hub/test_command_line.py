@@ -23,8 +23,9 @@ from dragoman.hub.settings import DEFAULTS, InvalidSetting, Settings, load_setti
 from dragoman.hub.store.database import Database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.server.runtime import running
-from tests import postgres
+from tests import nats, postgres
 from tests.hub.house import ON_POSTGRES, SCOUT, house, store_of, tables_of
+from tests.ports import free_port
 
 only_sqlite = pytest.mark.skipif(ON_POSTGRES, reason="about the files of SQLite")
 
@@ -193,6 +194,15 @@ def test_an_agent_whose_model_its_tenant_may_not_use_is_named(
     assert main(["tenant", "policy", "default", "models=openai/*", "--data", "d"]) == 0
     assert main(apply) == 0
     assert "may not use" not in capsys.readouterr().err
+
+
+def test_doctor_says_that_the_hub_cannot_start_with_its_bus(capsys: pytest.CaptureFixture[str]) -> None:
+    for bus in (f"nats://127.0.0.1:{free_port()}", "redis://host"):
+        assert main(["doctor", "--model", "echo", "--data", "d", "--bus", bus]) == 1
+        assert "WRONG" in capsys.readouterr().out.splitlines()[-1]
+    if nats.available():
+        assert main(["doctor", "--model", "echo", "--data", "d", "--bus", nats.server().url]) == 0
+        assert "ok     the bus" in capsys.readouterr().out
 
 
 def test_doctor_says_that_others_can_look_into_the_folder(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from dragoman.cli import main
 from dragoman.errors import Unavailable
 from dragoman.hub.settings import InvalidSetting, Settings, load_settings
 from dragoman.hub.tenants.users import Users
@@ -188,3 +193,43 @@ def test_an_issuer_needs_an_audience() -> None:
         {}, environment={"DRAGOMAN_OIDC_ISSUER": ISSUER, "DRAGOMAN_OIDC_AUDIENCE": "a, b"}, config="none.toml"
     )
     assert given.oidc_audience == ("a", "b")
+
+
+@pytest.mark.parametrize("issuer", ["login.example.com", "http://login.example.com", "https://", "http://["])
+def test_an_issuer_has_an_https_url(issuer: str) -> None:
+    with pytest.raises(InvalidSetting, match="oidc_issuer is an https URL"):
+        load_settings({"oidc_issuer": issuer, "oidc_audience": ("a",)}, environment={}, config="none.toml")
+
+
+@pytest.mark.parametrize(
+    ("document", "finding"),
+    [
+        ({**PUBLISHED, "issuer": "here"}, "ok     the issuer {issuer}: 3 keys"),
+        ({"keys": [], "issuer": "here"}, "note   {issuer} has no key for signatures: no user can log in"),
+        ({**PUBLISHED, "issuer": "elsewhere"}, "is not the configuration of {issuer}: no user can log in"),
+        ({"issuer": "here"}, "has no keys: it is not a JWK set: it has no keys: no user can log in"),
+    ],
+)
+def test_doctor_says_whether_users_can_log_in(
+    document: Any, finding: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = msgspec.json.encode({**document, "jwks_uri": f"{issuer}/keys"}).replace(
+                b'"here"', msgspec.json.encode(issuer)
+            )
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as thread:
+        issuer = f"http://127.0.0.1:{server.server_port}"
+        thread.submit(server.serve_forever)
+        try:
+            options = ["--oidc-issuer", issuer, "--oidc-audience", "a", "--data", str(tmp_path)]
+            assert main(["doctor", "--model", "echo", *options]) == 0
+        finally:
+            server.shutdown()
+    assert finding.format(issuer=issuer) in capsys.readouterr().out

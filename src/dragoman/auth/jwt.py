@@ -14,7 +14,17 @@ import msgspec
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, MissingClaimError
 from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 
-from dragoman.auth.jose import ASYMMETRIC, NOT_JSON, SYMMETRIC, BadSignature, check, decode, read_header
+from dragoman.auth.jose import (
+    ASYMMETRIC,
+    NOT_JSON,
+    SYMMETRIC,
+    BadSignature,
+    VerifyingKey,
+    check,
+    decode,
+    read_header,
+    read_keys,
+)
 from dragoman.auth.jwks import FetchedKeys, GivenKeys, Keys
 from dragoman.auth.schemes import Fetch, InAuthorization, http_scheme
 from dragoman.errors import Unauthenticated, Unavailable
@@ -109,6 +119,14 @@ class OIDC(InAuthorization):
 
     async def _principal(self, credential: str, fetch: Fetch) -> Principal:
         return await self._check(credential, fetch)
+
+    async def fetch_keys(self, fetch: Fetch) -> Sequence[VerifyingKey]:
+        """The keys of the issuer as they are now, to check its address. Raises an `A2AError` that says what is wrong."""
+        url = await self._keys_url(fetch)
+        try:
+            return read_keys(msgspec.json.decode(await fetch(url)))
+        except (ValueError, *NOT_JSON) as error:
+            raise Unavailable(f"{url} has no keys: {error}") from error
 
     async def _keys_url(self, fetch: Fetch) -> str:
         try:

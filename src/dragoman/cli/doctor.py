@@ -7,20 +7,24 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dragoman.auth import OIDC
+from dragoman.buses import open_bus
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command
 from dragoman.cli.hub import add_options, failing_models, read, unused_key
 from dragoman.cli.load import missing, split
+from dragoman.client.fetch import Fetcher
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.hub.models import local
 from dragoman.hub.sandbox.child_process import command_user, root_warning
 from dragoman.hub.sandbox.process import ProcessIsolation
 from dragoman.hub.settings import Settings, misspelled
+from dragoman.hub.store.blobs import new_key, open_blobs
 from dragoman.hub.store.database import NoHub, open_database
 from dragoman.hub.store.tenants import Tenants
 from dragoman.hub.tools import mcp as mcp_servers
@@ -49,7 +53,8 @@ async def run(args: argparse.Namespace) -> int:
     show.fields([(name, _format(value)) for name, value in given.describe().items()])
     print()
     findings = [*_python(), *_variables(), *_models(given), *_folder(given), *_files(given), *_tls(given)]
-    findings += [*await _commands(given), *await _tenants(given)]
+    findings += [*await _commands(given), *await _tenants(given), *await _bus(given)]
+    findings += [*await _bucket(given), *await _issuer(given)]
     for kind, text in findings:
         show.say(f"{kind:5}  {text}")
     return 1 if any(kind == _BAD for kind, _ in findings) else 0
@@ -194,3 +199,52 @@ async def _tenants(given: Settings) -> list[tuple[str, str]]:
         return [(_BAD, error.message)]
     finally:
         await database.close()
+
+
+async def _bus(given: Settings) -> list[tuple[str, str]]:
+    if not given.bus:
+        return []
+    try:
+        bus = open_bus(given.bus)
+        try:
+            await bus.open()
+        finally:
+            await bus.close()
+    except (A2AError, ValueError) as error:
+        return [(_BAD, str(error))]
+    return [(_OK, "the bus")]
+
+
+async def _bucket(given: Settings) -> list[tuple[str, str]]:
+    """Whether a content can be stored and deleted. A hub starts also if it cannot."""
+    if not given.blobs.startswith("s3://"):
+        return []
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"dragoman doctor"
+
+    try:
+        blobs, key = open_blobs(given.blobs, None), new_key(0)
+        await blobs.put(key, content())
+        await blobs.delete(key)
+    except ValueError as error:
+        return [(_BAD, str(error))]
+    except A2AError as error:  # the log says more
+        return [(_WARN, f"{given.blobs}: {error.message}: large files cannot be stored")]
+    return [(_OK, given.blobs)]
+
+
+async def _issuer(given: Settings) -> list[tuple[str, str]]:
+    """Whether the keys of the issuer of users can be fetched. A hub starts also if they cannot."""
+    if not given.oidc_issuer:
+        return []
+    fetch = Fetcher()
+    try:
+        keys = await OIDC(given.oidc_issuer, audience=given.oidc_audience).fetch_keys(fetch)
+    except A2AError as error:
+        return [(_WARN, f"{error.message}: no user can log in")]
+    finally:
+        await fetch.close()
+    if not keys:
+        return [(_WARN, f"{given.oidc_issuer} has no key for signatures: no user can log in")]
+    return [(_OK, f"the issuer {given.oidc_issuer}: {len(keys)} key{'' if len(keys) == 1 else 's'}")]

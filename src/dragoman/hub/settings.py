@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -247,6 +248,18 @@ def _check(settings: Settings) -> None:
         )
     if settings.oidc_issuer and not settings.oidc_audience:
         raise InvalidSetting("oidc_issuer needs oidc_audience: what the tokens of the issuer must be for")
+    if settings.oidc_issuer and not _is_safe_url(settings.oidc_issuer):
+        raise InvalidSetting(f"oidc_issuer is an https URL, not {settings.oidc_issuer[:200]!r}")
+
+
+def _is_safe_url(url: str) -> bool:
+    """True for https, and for http on this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def _read_file(config: str) -> dict[str, Any]:
