@@ -121,6 +121,27 @@ async def test_the_admin_token_is_rotated_over_the_api(tmp_path: Path) -> None:
         assert (await third("GET", "/v1/admin/tenants")).status == 401
 
 
+async def test_after_rotations_at_the_same_moment_one_admin_token_is_valid(databases: Any) -> None:
+    hubs = [await databases() for _ in range(6)]
+    shown: list[str] = []
+    await hubs[0].ensure_admin_token(show=shown.append)
+    await asyncio.gather(*(hub.rotate_admin_token(show=shown.append) for hub in hubs))
+    assert [await hubs[0].is_admin(token) for token in shown].count(True) == 1
+
+
+async def test_of_two_rotations_with_one_admin_token_at_the_same_moment_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with house(folder=tmp_path, admin_token="") as hub:
+        shown: list[str] = []
+        await hub.hub.tenants.ensure_admin_token(show=shown.append)
+        admin = Caller(hub.app, shown[0])
+        answers = await asyncio.gather(*(admin("POST", "/v1/admin/rotate-token", {}) for _ in range(4)))
+        assert sorted(answer.status for answer in answers) == [200, 401, 401, 401]
+        (made,) = [answer.json["token"] for answer in answers if answer.status == 200]
+        assert (await Caller(hub.app, made)("GET", "/v1/admin/tenants")).status == 200
+
+
 async def test_an_admin_token_of_the_settings_is_not_rotated_over_the_api() -> None:
     async with house() as hub:
         refused = await hub.admin("POST", "/v1/admin/rotate-token", {})

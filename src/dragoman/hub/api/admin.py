@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import InvalidParams
 from dragoman.hub.api import ADMIN, TENANT, ApiRequest, RouteList, page, page_type
+from dragoman.hub.api.access import bearer
 from dragoman.hub.api.agents import DailyUsageList, HubPolicy, TenantPolicy, describe_policy, read_days
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.tenants import Tenant
@@ -255,7 +256,8 @@ def routes(hub: Hub) -> list[Route]:
         if hub.settings.admin_token:
             raise Conflict("the admin token is the setting admin_token: change it there, and restart the hub")
         overlap, made = body.overlap_seconds, list[str]()
-        await tenants.rotate_admin_token(show=made.append, overlap=overlap, actor="admin")
+        using = bearer(request.exchange.header(b"authorization"))
+        await tenants.rotate_admin_token(show=made.append, overlap=overlap, actor="admin", using=using)
         return {"token": made[-1]}
 
     days = {"days": "The last days, today included: 30, at most 366."}

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import Forbidden, InvalidParams
+from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
 from dragoman.hub.store.database import Database, Row, Transaction, read_row
 from dragoman.hub.store.tokens import (
     ADMIN_PREFIX,
@@ -37,6 +37,8 @@ from dragoman.server.routes import Conflict, NotFound
 
 DELETED = "deleted/"
 """The prefix of the names of tenants that are being deleted. Other names cannot begin with it."""
+_ADMIN_TOKENS = -1
+"""In place of the number of a tenant: changes of admin tokens run one after another, too."""
 _TOUCH_SECONDS = 60
 """Minimum seconds between two updates of `last_used_at`."""
 
@@ -326,21 +328,26 @@ class Tenants:
                 "the admin token of the settings was replaced by another one: set the new one, or none"
             )
         if known is None:
-            await self._db.run(lambda db: _put_admin(db, hashed, alone=not made))
+            await self._db.run(lambda db: _put_admin(db, hashed, alone=not made), tenant=_ADMIN_TOKENS)
         return made
 
     async def rotate_admin_token(
-        self, *, show: Callable[[str], None], overlap: int = 0, actor: str = "cli"
+        self, *, show: Callable[[str], None], overlap: int = 0, actor: str = "cli", using: str = ""
     ) -> None:
-        """Replace the admin token. `show` gets the new one before it is stored; the old one is valid for `overlap` more seconds."""
+        """Replace the admin token. `show` gets the new one before it is stored; the old one is valid for `overlap` more seconds.
+
+        `using` is the token of the caller, if there is one. Raises `Unauthenticated` if another rotation has revoked it meanwhile.
+        """
         token = new_token(ADMIN_PREFIX)
         show(token)
 
         async def change(db: Transaction) -> None:
+            if using and _admin_token_end(await db.one(_ADMINS, (digest(using),))) <= time.time():
+                raise Unauthenticated("missing or invalid admin token")
             await _put_admin(db, digest(token), alone=True, overlap=overlap)
             await write_audit(db, actor, "admin.rotate_token", 0, f"{overlap} s overlap" if overlap else "")
 
-        await self._db.run(change)
+        await self._db.run(change, tenant=_ADMIN_TOKENS)
 
     async def has_admin(self) -> bool:
         return bool(await self.admin_hash())
@@ -356,9 +363,15 @@ class Tenants:
     async def admin_token_end(self, token: str) -> float:
         """When an admin token ceases to be valid: `inf` if never, 0 if it is unknown or was revoked."""
         row = await self._db.look_up(_ADMINS, (digest(token),))
-        if row is None or not hmac.compare_digest(row["hash"], digest(token)) or row["revoked_at"]:
+        if row is None or not hmac.compare_digest(row["hash"], digest(token)):
             return 0.0
-        return math.inf if row["expires_at"] is None else float(row["expires_at"])
+        return _admin_token_end(row)
+
+
+def _admin_token_end(row: Row) -> float:
+    if row is None or row["revoked_at"]:
+        return 0.0
+    return math.inf if row["expires_at"] is None else float(row["expires_at"])
 
 
 async def _put_admin(db: Transaction, hashed: str, *, alone: bool, overlap: int = 0) -> None:
