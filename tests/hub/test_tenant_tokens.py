@@ -633,3 +633,34 @@ async def test_the_openapi_document_names_the_scope_of_each_operation() -> None:
         described = msgspec.json.decode((await hub.nobody("GET", "/v1/openapi.json")).body)
         assert described["paths"]["/v1/agents"]["get"]["security"] == [{"tenant": ["read"]}]
         assert described["paths"]["/v1/agents"]["post"]["security"] == [{"tenant": ["admin"]}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/tokens", {"name": "again", "scope": "admin"}),
+        ("POST", "/v1/tokens/{other}/rotate", {}),
+        ("PATCH", "/v1/tokens/{user}", {"revoked": False}),
+    ],
+)
+async def test_a_request_of_a_token_that_is_revoked_meanwhile_makes_no_token(
+    method: str, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house() as hub:
+        acme = await hub.tenant("acme")
+        tenants = hub.hub.tenants
+        other, _ = await tenants.tokens.create(acme.tenant.id, "other", "admin", actor="test")
+        user = await tenants.tokens.user(acme.tenant.id, "https://login.example#ada", "admin")
+        assert user is not None
+        await tenants.tokens.revoke(acme.tenant.id, user.id, actor="test")
+        for name in ("create", "rotate", "unblock"):
+            work = getattr(tenants.tokens, name)
+
+            async def rotate_first(*values: Any, work: Any = work, **options: Any) -> Any:
+                await tenants.rotate(acme.tenant)
+                return await work(*values, **options)
+
+            monkeypatch.setattr(tenants.tokens, name, rotate_first)
+        answer = await acme(method, path.format(other=other.id, user=user.id), body)
+        assert answer.status == 401
+        assert [t.name for t in await tenants.tokens.list(acme.tenant.id)] == ["default"]

@@ -348,8 +348,14 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     @api.add("POST", all, "Create a token. It is shown only here.", TokenWithSecret, status=201)
     async def create(request: ApiRequest, body: NewToken) -> ApiResponse:
         tenant, actor = await find(request)
-        expires = _expiry(body)
-        token, secret = await tokens.create(tenant.id, body.name, body.scope, expires_at=expires, actor=actor)
+        token, secret = await tokens.create(
+            tenant.id,
+            body.name,
+            body.scope,
+            expires_at=_expiry(body),
+            actor=actor,
+            generation=tenant.generation,
+        )
         return ApiResponse({"token": show_token(token), "secret": secret}, 201)
 
     @api.add("GET", one, "Get a token or a user, without the secret.", TokenResponse)
@@ -360,7 +366,8 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     @api.add("PATCH", one, "Unblock a user.", TokenResponse)
     async def allow(request: ApiRequest, body: TokenChange) -> Any:
         tenant, actor = await find(request)
-        return {"token": show_token(await tokens.unblock(tenant.id, request.path_id(), actor=actor))}
+        token = await tokens.unblock(tenant.id, request.path_id(), actor=actor, generation=tenant.generation)
+        return {"token": show_token(token)}
 
     @api.add("DELETE", one, "Revoke a token, or block a user. Its requests are canceled.", RevokedToken)
     async def revoke(request: ApiRequest) -> Any:
@@ -377,7 +384,12 @@ def _token_routes(hub: Hub, api: RouteList, all: str, find: FindTenant, *, keep_
     async def rotate(request: ApiRequest, body: TokenRotation) -> Any:
         tenant, actor = await find(request)
         token, secret = await tokens.rotate(
-            tenant.id, request.path_id(), overlap=body.overlap_seconds, expires_at=_expiry(body), actor=actor
+            tenant.id,
+            request.path_id(),
+            overlap=body.overlap_seconds,
+            expires_at=_expiry(body),
+            actor=actor,
+            generation=tenant.generation,
         )
         stopped, _ = await hub.stop_tenant(tenant)
         return {"token": show_token(token), "secret": secret, "cancelled": stopped}

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import InvalidParams, Unauthenticated
+from dragoman.errors import InvalidParams
 from dragoman.hub.schedules import run_times
 from dragoman.hub.store.database import Database, Repository, Transaction, read_row, transaction
 from dragoman.hub.store.policies import check_room
+from dragoman.hub.store.tokens import check_token
 from dragoman.server.routes import Conflict
 
 MAX_RUNS = 200
@@ -43,8 +44,6 @@ _SET_STATUS = """
 update schedules set status = ?, next_fire_at = ?, updated_at = ?, generation = ? where tenant_id = ? and id = ?
 returning *
 """
-_ENABLED = "select id from tenants where id = ? and disabled = 0"
-_NOT_REVOKED = "select id from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _DELETE = "delete from schedules where tenant_id = ? and id = ?"
 _DUE = """
 select * from schedules where status = 'active' and next_fire_at <= ?1
@@ -204,10 +203,10 @@ class Schedules(Repository):
                 "a message has 1 to 16384 characters", fields=(("message", "has 1 to 16384"),)
             )
         recur = msgspec.json.encode(when.recur).decode() if when.recur else ""
-        valid = await _check_token(db, tenant, generation)
+        await check_token(db, tenant, generation)
         await check_room(db, tenant, "schedules")
         what = (tenant, agent, conversation, message, phrase[:200], when.kind)
-        times = (0 if recur else when.first, recur, when.first, now, now, valid)
+        times = (0 if recur else when.first, recur, when.first, now, now, generation or 0)
         return read_row(Schedule, await db.one(_ADD, (*what, *times))), when.normalized
 
     async def list(self, tenant: str | int, status: str = "") -> Sequence[Schedule]:
@@ -231,8 +230,9 @@ class Schedules(Repository):
         due = known.next_fire_at
         if status == ACTIVE and due <= now:
             due = known.next_time(self._clock(), self.timezone)
-        valid = await _check_token(db, tenant, generation)
-        return read_row(Schedule, await db.one(_SET_STATUS, (status, due, now, valid, tenant, id)))
+        await check_token(db, tenant, generation)
+        values = (status, due, now, generation or 0, tenant, id)
+        return read_row(Schedule, await db.one(_SET_STATUS, values))
 
     @transaction
     async def delete(self, db: Transaction, tenant: int, id: int) -> bool:
@@ -344,16 +344,6 @@ class Schedules(Repository):
     async def last_notification(self, tenant: int) -> int:
         """The number of the newest notification."""
         return int((await self._db.one(_LAST_NOTIFICATION, (tenant,)))[0])
-
-
-async def _check_token(db: Transaction, tenant: int, expected: int | None) -> int:
-    """The generation to store with a schedule; 0 for none. Raises `Unauthenticated` if the token is revoked, or the tenant disabled."""
-    valid = await db.one(_ENABLED, (tenant,)) is not None
-    if valid and expected is not None:
-        valid = await db.one(_NOT_REVOKED, (tenant, expected)) is not None
-    if not valid:
-        raise Unauthenticated("missing or invalid bearer token")
-    return expected or 0
 
 
 async def _notify(db: Transaction, kind: str, run: ScheduledRun, now: int) -> None:

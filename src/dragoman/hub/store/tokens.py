@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.errors import InvalidParams
+from dragoman.errors import InvalidParams, Unauthenticated
 from dragoman.hub.store.database import Repository, Row, Transaction, read_row, transaction
 from dragoman.server.routes import Conflict, NotFound
 
@@ -52,6 +52,8 @@ _OTHER_MANAGER = """
 select id from tokens where tenant_id = ?1 and id <> ?2 and kind = 'token' and scope = 'admin' and revoked_at = 0
 and (expires_at is null or expires_at > ?3) and replaced = 0
 """
+_ENABLED = "select id from tenants where id = ? and disabled = 0"
+_NOT_REVOKED = "select id from tokens where tenant_id = ? and generation = ? and revoked_at = 0"
 _NEXT_GENERATION = "update tenants set generation = generation + 1 where id = ? returning generation"
 _ADD = """
 insert into tokens (tenant_id, kind, name, hash, scope, generation, expires_at, created_at, created_by)
@@ -128,8 +130,14 @@ class Tokens(Repository):
         *,
         expires_at: int | None = None,
         actor: str,
+        generation: int | None = None,
     ) -> tuple[Token, str]:
-        """A new token and its secret. Raises `InvalidParams` and `Conflict`."""
+        """A new token and its secret. `generation`: that of the token that asks for it; None: the operator asks.
+
+        Raises `InvalidParams` and `Conflict`, and `Unauthenticated` if the token that asks is revoked by now.
+        """
+        if generation is not None:
+            await check_token(db, tenant, generation)
         name, secret, now = validate_name(name), new_token(TENANT_PREFIX), _now()
         if scope not in SCOPES:
             why = f"is one of {', '.join(SCOPES)}"
@@ -161,8 +169,12 @@ class Tokens(Repository):
         return await _must_find(db, tenant, id)
 
     @transaction
-    async def unblock(self, db: Transaction, tenant: int, id: int, *, actor: str) -> Token:
-        """Unblock a user. Raises `NotFound`, and `Conflict` for a token."""
+    async def unblock(
+        self, db: Transaction, tenant: int, id: int, *, actor: str, generation: int | None = None
+    ) -> Token:
+        """Unblock a user. `generation` as for `create`. Raises `NotFound`, `Conflict` for a token, and `Unauthenticated`."""
+        if generation is not None:
+            await check_token(db, tenant, generation)
         token = await _must_find(db, tenant, id)
         if token.kind != USER:
             raise Conflict("a revoked token cannot become valid again: create another one")
@@ -181,12 +193,16 @@ class Tokens(Repository):
         overlap: int = 0,
         expires_at: int | None = None,
         actor: str,
+        generation: int | None = None,
     ) -> tuple[Token, str]:
         """Replace a token by a new one of the same name and scope. Returns the new one and its secret.
 
         The new one has the lifetime that the old one had, unless `expires_at` is given. The old one stays valid for
-        `overlap` seconds, and its tasks and schedules continue. Without an overlap it is revoked. Raises `NotFound` and `Conflict`.
+        `overlap` seconds, and its tasks and schedules continue. Without an overlap it is revoked. `generation` as for `create`.
+        Raises `NotFound`, `Conflict` and `Unauthenticated`.
         """
+        if generation is not None:
+            await check_token(db, tenant, generation)
         secret, now = new_token(TENANT_PREFIX), _now()
         _check_expiry(expires_at, now)
         old = await _must_find(db, tenant, id)
@@ -240,6 +256,18 @@ async def _check_room(db: Transaction, tenant: int, now: int) -> None:
     if (await db.one(_VALID, (tenant, now)))[0] >= MAX_TOKENS:
         raise Conflict(f"a tenant has at most {MAX_TOKENS} tokens: revoke one first")
     await db.change(_DELETE_OLD, (tenant, now, MAX_STORED_TOKENS))
+
+
+async def check_token(db: Transaction, tenant: int, generation: int | None) -> None:
+    """Raises `Unauthenticated` if the token of a request was revoked after the request was accepted, or if its tenant is disabled.
+
+    `generation`: that of the token; None: the hub itself, or its operator, acts for the tenant.
+    """
+    valid = await db.one(_ENABLED, (tenant,)) is not None
+    if valid and generation is not None:
+        valid = await db.one(_NOT_REVOKED, (tenant, generation)) is not None
+    if not valid:
+        raise Unauthenticated("missing or invalid bearer token")
 
 
 async def add_token(
