@@ -664,3 +664,43 @@ async def test_a_request_of_a_token_that_is_revoked_meanwhile_makes_no_token(
         answer = await acme(method, path.format(other=other.id, user=user.id), body)
         assert answer.status == 401
         assert [t.name for t in await tenants.tokens.list(acme.tenant.id)] == ["default"]
+
+
+class CountingTransaction:
+    """Counts the statements of a transaction."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction, self.statements = transaction, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.statements += name in ("one", "all", "change", "change_many")
+        return getattr(self._transaction, name)
+
+
+async def test_a_tenant_with_many_users_is_disabled_with_as_few_statements_as_one_with_few() -> None:
+    async with house() as hub:
+        counts, tenants = list[int](), hub.hub.tenants
+        for name, users in (("small", 2), ("large", 60)):
+            tenant = (await hub.tenant(name)).tenant
+            for number in range(users):
+                await tenants.tokens.user(tenant.id, f"https://login.example#{number}", "run")
+            schedules = Schedules(hub.hub.database)
+            planned, _ = await schedules.add(
+                tenant.id, "index", "every hour", "look", generation=tenant.generation
+            )
+            before = await tenants.generations(tenant.id)
+
+            async def renew(db: Any, id: int = tenant.id) -> int:
+                counting = CountingTransaction(db)
+                await tokens.renew_generations(counting, id)
+                return counting.statements
+
+            counts.append(await hub.hub.database.run(renew, tenant=tenant.id))
+            after = await tenants.generations(tenant.id)
+            assert len(after) == users + 1 and min(after) > max(before)
+            moved = await schedules.get(tenant.id, planned.id)
+            (default, *_) = await tenants.tokens.list(tenant.id)
+            assert moved is not None and moved.generation == default.generation
+            ada = await tenants.tokens.user(tenant.id, "https://login.example#ada", "run")
+            assert ada is not None and ada.generation > max(after)
+        assert counts[0] == counts[1]

@@ -72,6 +72,16 @@ update tokens set replaced = 1, expires_at = case when expires_at < ?1 then expi
 """
 _SET_GENERATION = "update tokens set generation = ? where tenant_id = ? and generation = ?"
 _MOVE_SCHEDULES = "update schedules set generation = ? where tenant_id = ? and generation = ?"
+_GENERATION = "select generation from tenants where id = ?"
+_RENEWED = "select id, generation, ?2 + row_number() over (order by id) as number from tokens where tenant_id = ?1 and revoked_at = 0"
+_RENEW_SCHEDULES = f"""
+update schedules set generation = renewed.number from ({_RENEWED}) as renewed
+where schedules.tenant_id = ?1 and schedules.generation = renewed.generation
+"""
+_RENEW_TOKENS = (
+    f"update tokens set generation = renewed.number from ({_RENEWED}) as renewed where tokens.id = renewed.id"
+)
+_SKIP_GENERATIONS = "update tenants set generation = generation + ? where id = ?"
 _PAUSE_SCHEDULES = """
 update schedules set status = 'paused' where tenant_id = ? and generation = ? and status = 'active'
 """
@@ -302,9 +312,11 @@ async def replace_token(db: Transaction, tenant: int, old: Token, new: Token, ov
 
 
 async def renew_generations(db: Transaction, tenant: int) -> None:
-    """Give all tokens new generations: their tasks stop, and they keep their schedules."""
-    for row in await db.all(_LIST, (tenant,)):
-        await _renew_generation(db, tenant, read_row(Token, row))
+    """Give all tokens new generations: their tasks stop, and they keep their schedules. A tenant may have many thousand users."""
+    last = (await db.one(_GENERATION, (tenant,)))["generation"]
+    await db.change(_RENEW_SCHEDULES, (tenant, last))
+    count = await db.change(_RENEW_TOKENS, (tenant, last))
+    await db.change(_SKIP_GENERATIONS, (count, tenant))
 
 
 async def _renew_generation(db: Transaction, tenant: int, token: Token) -> None:
