@@ -458,3 +458,11 @@ async def test_a_configuration_of_another_issuer_is_refused(page: Any) -> None:
     with pytest.raises(Unavailable):
         await authenticate(mint(), OIDC(ISSUER, AUDIENCE), pages)
     assert KEYS not in pages.asked
+
+
+async def test_an_issuer_names_no_keys_at_a_port_of_this_machine() -> None:
+    here = "http://127.0.0.1:8080/keys"
+    pages = Pages(**{CONFIGURATION: {**PAGE, "jwks_uri": here}, here: PUBLISHED})
+    with pytest.raises(Unavailable):
+        await authenticate(mint(), OIDC(ISSUER, AUDIENCE), pages)
+    assert pages.asked == [CONFIGURATION]
