@@ -137,9 +137,8 @@ class OIDC(InAuthorization):
         if page.get("issuer") != self._issuer or not isinstance(page.get("jwks_uri"), str):
             raise Unavailable(f"{self._url} is not the configuration of {self._issuer}")
         url: str = page["jwks_uri"]
-        if self._url.startswith("https:") and not url.startswith(
-            "https:"
-        ):  # else it could name a port of this machine
+        # An issuer elsewhere must not name a port of this machine.
+        if self._url.startswith("https:") and not url.startswith("https:"):
             raise Unavailable(f"{self._url} names keys that are not at an https URL")
         return url
 
