@@ -21,7 +21,7 @@ from dragoman.hub.models.prices import Price
 from dragoman.hub.models.providers import RetryingModel
 from dragoman.hub.store.database import Transaction, open_database
 from dragoman.hub.store.requests import IdempotencyKeys
-from dragoman.hub.tenants import admission
+from dragoman.hub.tenants import quotas
 from dragoman.server.runtime import running
 from tests.hub.house import SCOUT, events, house, message
 from tests.hub.scripted import ScriptedModel
@@ -103,7 +103,7 @@ async def test_a_request_that_a_limit_refuses_stores_no_key(tmp_path: Path) -> N
 async def test_a_request_that_does_not_go_on_after_the_database_was_away_gives_its_slot_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission, "STARTING_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(quotas, "STARTING_CHECK_SECONDS", 0.01)
     agent, away, retried = Agent("a"), [StoreUnavailable("the database is away")], asyncio.Event()
 
     @agent.skill

@@ -19,7 +19,7 @@ from dragoman.hub.models import ModelTraits, Usage, local
 from dragoman.hub.models.prices import Price, Prices
 from dragoman.hub.settings import InvalidSetting, Settings, load_settings
 from dragoman.hub.store.spending import BudgetAlert
-from dragoman.hub.tenants import admission
+from dragoman.hub.tenants import budgets
 from dragoman.hub.tenants.policy import Policy
 from dragoman.model.card import AgentCard, Interface
 from tests import postgres
@@ -388,7 +388,7 @@ async def test_an_interrupted_reply_counts() -> None:
 
 
 async def test_what_is_used_while_the_database_is_away_counts_when_it_is_back(monkeypatch: Any) -> None:
-    monkeypatch.setattr(admission, "COUNT_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(budgets, "COUNT_RETRY_SECONDS", 0.0)
     async with house([("ok", HUNDRED), ("ok", HUNDRED)]) as hub:
         acme, spending, away = await hub.tenant("acme"), hub.hub.spending, [StoreUnavailable("away")] * 3
         add = spending.add

@@ -322,7 +322,7 @@ async def test_revoking_one_token_stops_its_work_and_leaves_that_of_others() -> 
 async def test_a_reader_whose_token_is_revoked_sees_no_more_of_what_another_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.hub.tenants.admission.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("dragoman.hub.tenants.admission.READER_CHECK_SECONDS", 0.0)
     hold = asyncio.Event()
     async with house([("one", hold, " secret")]) as hub:
         acme = await hub.tenant("acme")

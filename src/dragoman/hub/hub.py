@@ -67,9 +67,12 @@ from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
 from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.store.workspace_leases import WorkspaceLeases
-from dragoman.hub.tenants.admission import Admission, Budgets, Quotas, RequestRoom, TenantWatch
+from dragoman.hub.tenants.admission import Admission
+from dragoman.hub.tenants.budgets import Budgets
 from dragoman.hub.tenants.lifecycle import TenantDeletion, TenantExport, rename_tenant
+from dragoman.hub.tenants.quotas import Quotas, RequestRoom
 from dragoman.hub.tenants.users import Users
+from dragoman.hub.tenants.watch import TenantWatch
 from dragoman.hub.tools.fetcher import PageFetcher
 from dragoman.hub.tools.files import Pictures
 from dragoman.hub.tools.remote_agents import HubPeers

@@ -12,7 +12,7 @@ from dragoman.engine.turn import Turn
 from dragoman.errors import A2AError
 from dragoman.hub.metrics import HubMetrics
 from dragoman.hub.store.spending import Usages
-from dragoman.hub.tenants.admission import Budgets
+from dragoman.hub.tenants.budgets import Budgets
 from dragoman.model.ops import Call, SendMessage
 from dragoman.model.usage import TokenUsage
 from dragoman.observe.instrument import Instrumentation

@@ -61,8 +61,8 @@ def open_shared_quota(quota: Quota, store: Store) -> SharedQuota | None:
     return SharedQuota(store.quotas) if wanted and quota.limits_callers else None
 
 
-class _LocalQuota:
-    """What `SharedQuota` does, for this server alone: its workers count in shared memory."""
+class LocalQuota:
+    """Counts like `SharedQuota`, but for this server alone: its workers count in shared memory."""
 
     def __init__(self, usage: CallerUsage) -> None:
         self._usage = usage
@@ -79,6 +79,9 @@ class _LocalQuota:
             return False
         self._usage.enter(key)
         return True
+
+    def enter_anyway(self, key: int, limit: int) -> None:
+        self._usage.enter(key)
 
 
 class LimitedService:
@@ -98,7 +101,7 @@ class LimitedService:
         self._own = (agent,) if agent else ()
         self._service, self._quota = service, quota
         self._unfinished = unfinished
-        self._counter: Any = shared or _LocalQuota(usage or CallerUsage())
+        self._counter: Any = shared or LocalQuota(usage or CallerUsage())
 
     async def call(self, call: Call, request: Request) -> Any:
         async with self._admitted(call, request):

@@ -42,7 +42,8 @@ from dragoman.hub.store.conversations import Conversations
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import Requests
 from dragoman.hub.store.tenants import Tenant, Tenants
-from dragoman.hub.tenants.admission import BUDGET_EXHAUSTED, PRICE_UNKNOWN, Budgets, Quotas
+from dragoman.hub.tenants.budgets import BUDGET_EXHAUSTED, PRICE_UNKNOWN, Budgets
+from dragoman.hub.tenants.quotas import Quotas
 from dragoman.model.card import AgentCard, SecurityRequirement, Skill, StringList
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Call, Principal, Request, Scope, SendMessage

@@ -16,7 +16,7 @@ from dragoman.errors import A2AError, Unauthenticated, Unavailable
 from dragoman.hub.store.database import NEWEST, Place
 from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import READ, RUN
-from dragoman.hub.tenants.admission import OPEN_REQUEST_LIMIT
+from dragoman.hub.tenants.quotas import OPEN_REQUEST_LIMIT
 from dragoman.model.ops import refuse
 from dragoman.server import routes as common
 from dragoman.server.exchange import Exchange
