@@ -21,6 +21,7 @@ from dragoman.hub.store.artifacts import Artifacts
 from dragoman.hub.store.blobs import FileBlobs
 from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.database import Database, open_database
+from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.tenants.policy import Policy
 from dragoman.hub.tools import HelpTool, Session, Tool
 from dragoman.hub.tools.delegate import AgentTool, ParallelTool
@@ -64,7 +65,8 @@ def toolbox(database: Database, *, model: Model, **services: Any) -> Sequence[To
         **{name: service for name, service in services.items() if service is not None},
     }
     artifacts = services.pop("artifacts")
-    return build_tools(database, Services(**services), model=model, artifacts=artifacts)
+    schedules = Schedules(database)
+    return build_tools(database, Services(**services), model=model, artifacts=artifacts, schedules=schedules)
 
 
 class House:

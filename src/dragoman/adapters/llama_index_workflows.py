@@ -182,7 +182,7 @@ class _Steps:
     def __init__(self) -> None:
         self.context: Any = None
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
-        """Events of the workflow, `_Save`, and None at the end."""
+        """Events of the workflow, `_SaveRequest`, and None at the end."""
         self.loop = asyncio.get_running_loop()
         self._running = 0
         self._lock = asyncio.Lock()

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from dragoman.catalogue import AgentCatalogue
 from dragoman.catalogue.registered_agents import CHECK_INTERVAL_SECONDS, MAX_REGISTERED, check_name, check_url
 from dragoman.client.config import CONFIG, explain_setting, place_of, read_settings
 from dragoman.errors import InvalidParams
@@ -53,3 +54,17 @@ def read_catalogue(config: str = CONFIG) -> CatalogueSettings:
         except InvalidParams as error:
             raise ValueError(f"{place_of(['catalogue', 'agents', name], config)}: {name}: {error}") from None
     return settings
+
+
+def configured_catalogue(*, allow_private: bool) -> AgentCatalogue:
+    """The catalogue that this server publishes, of `dragoman.toml` in this folder. `allow_private` adds to that of the file.
+
+    Raises `ValueError`.
+    """
+    settings = read_catalogue()
+    return AgentCatalogue(
+        name=settings.name,
+        agents=settings.agents,
+        allow_private=settings.allow_private or allow_private,
+        interval=settings.interval,
+    )

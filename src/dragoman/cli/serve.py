@@ -65,7 +65,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILE[:agent]", help="a Python file or module that creates an Agent"
     )
-    add_mcp_servers(parser)
+    _add_mcp_servers(parser)
     add_server_options(parser)
 
 
@@ -154,8 +154,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     add_limits(parser)
     _add_push(parser)
     _add_monitoring(parser)
-    add_console(parser)
-    add_catalogue(parser)
+    _add_console(parser)
+    _add_catalogue(parser)
 
 
 def _add_quotas(parser: argparse.ArgumentParser) -> None:
@@ -216,7 +216,7 @@ def _add_monitoring(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "--otel", help="send OpenTelemetry spans to OTEL_TRACES_EXPORTER (extra: otel)")
 
 
-def add_mcp_servers(parser: argparse.ArgumentParser) -> None:
+def _add_mcp_servers(parser: argparse.ArgumentParser) -> None:
     """The options that serve MCP servers as agents."""
     group = parser.add_argument_group("MCP servers as agents (extra: mcp)")
     add_repeated(
@@ -271,7 +271,7 @@ def _mcp_agents(args: argparse.Namespace) -> list[Any]:
     return agents
 
 
-def add_catalogue(parser: argparse.ArgumentParser) -> None:
+def _add_catalogue(parser: argparse.ArgumentParser) -> None:
     """The options of the catalogue."""
     group = parser.add_argument_group("catalogue")
     add_flag(
@@ -283,26 +283,18 @@ def add_catalogue(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "--catalogue-allow-private", help="registered agents may be at private addresses")
 
 
-def read_catalogue(args: argparse.Namespace) -> Any:
-    """The catalogue that the options and [catalogue] in dragoman.toml ask for; None if none."""
+def _catalogue(args: argparse.Namespace) -> Any:
     if not args.catalogue:
         if args.catalogue_allow_private:
             raise SystemExit("dragoman: --catalogue-allow-private needs --catalogue")
         return None
-    from dragoman.catalogue import AgentCatalogue
-    from dragoman.catalogue.settings import read_catalogue
+    from dragoman.catalogue.settings import configured_catalogue
 
     with exit_on(ValueError):
-        given = read_catalogue()
-    return AgentCatalogue(
-        name=given.name,
-        agents=given.agents,
-        allow_private=given.allow_private or args.catalogue_allow_private,
-        interval=given.interval,
-    )
+        return configured_catalogue(allow_private=args.catalogue_allow_private)
 
 
-def add_console(parser: argparse.ArgumentParser) -> None:
+def _add_console(parser: argparse.ArgumentParser) -> None:
     """The options of the console."""
     group = parser.add_argument_group("console")
     add_flag(group, "--console", help="serve pages and an API for operators at /console (default: off)")
@@ -315,7 +307,7 @@ def add_console(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_console_token(args: argparse.Namespace) -> str:
+def _read_console_token(args: argparse.Namespace) -> str:
     """The operator token that was given; empty if none was."""
     if not args.console_token_file:
         return os.environ.get("DRAGOMAN_CONSOLE_TOKEN", "")
@@ -355,7 +347,7 @@ def read_server_options(args: argparse.Namespace) -> ServeOptions:
         audit=not args.no_audit,
         tracer=_tracer() if args.otel else None,
         console=_console(args),
-        catalogue=read_catalogue(args),
+        catalogue=_catalogue(args),
     )
     return cast("ServeOptions", {name: getattr(args, name) for name in _SERVE_OPTIONS} | options)
 
@@ -367,7 +359,7 @@ def _console(args: argparse.Namespace) -> Any:
         return None
     from dragoman.console import AgentConsole
 
-    return AgentConsole(read_console_token(args))
+    return AgentConsole(_read_console_token(args))
 
 
 def _push(args: argparse.Namespace) -> Any:

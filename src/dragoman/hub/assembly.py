@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dragoman.agent.agent import Agent
-from dragoman.catalogue import AgentCatalogue
-from dragoman.catalogue.settings import read_catalogue
+from dragoman.catalogue.settings import configured_catalogue
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.access import CountedHub, mounts_by_agent
 from dragoman.hub.api.agents import HubSource
@@ -22,7 +21,6 @@ from dragoman.hub.models.providers import ModelByProvider, RetryingModel
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.settings import Settings
 from dragoman.hub.site import Site
-from dragoman.hub.store.schedules import Schedules
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.server.app import App, Operators
 from dragoman.server.application import readiness
@@ -55,7 +53,7 @@ def application(
     metrics = HubMetrics()
     model = model or RetryingModel(choose_model(settings), count=metrics.count_provider)
     hub = Hub(settings, model, model_names(settings), metrics, code=code, store=store, **engine)
-    scheduler = Scheduler(hub, Schedules(hub.database, timezone=settings.timezone))
+    scheduler = Scheduler(hub, hub.schedules)
     hub.periodic.append(scheduler.periodic)
     if settings.retain_days or settings.retain_usage_days:
         retention = Retention(hub, settings.retain_days * 86_400, settings.retain_usage_days)
@@ -75,7 +73,8 @@ def application(
     bodies = ByteBudget(BODIES_BYTES)
     catalogue = None
     if settings.catalogue:
-        catalogue = AgentCatalogue(**_catalogue_options(settings)).publish(hub.store, [HubSource(hub)])
+        configured = configured_catalogue(allow_private=settings.allow_private)
+        catalogue = configured.publish(hub.store, [HubSource(hub)])
         on_startup, on_shutdown = [*on_startup, catalogue.start], [catalogue.stop, *on_shutdown]
     grpc = _open_grpc(settings, hub, bindings, limits, connections, bodies)
     if grpc is not None:
@@ -206,14 +205,3 @@ def _open_grpc(
         tls=tls,
         find=mounts_by_agent(hub, CountedHub(hub)),
     )
-
-
-def _catalogue_options(settings: Settings) -> dict[str, Any]:
-    """The options of the catalogue, from [catalogue] in dragoman.toml. Raises `ValueError`."""
-    table = read_catalogue()
-    return {
-        "name": table.name,
-        "agents": table.agents,
-        "allow_private": table.allow_private or settings.allow_private,
-        "interval": table.interval,
-    }

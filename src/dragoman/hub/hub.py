@@ -62,6 +62,7 @@ from dragoman.hub.store.database import open_database
 from dragoman.hub.store.memories import Memories, Scratchpads
 from dragoman.hub.store.policies import Policies
 from dragoman.hub.store.requests import IdempotencyKeys, Requests, StoredRequest
+from dragoman.hub.store.schedules import Schedules
 from dragoman.hub.store.spending import Spending, Usages
 from dragoman.hub.store.tenants import Tenant, Tenants, missing_scope
 from dragoman.hub.store.todos import Todos
@@ -156,6 +157,7 @@ class Hub:
         self.idempotency_keys = IdempotencyKeys(database, seconds=settings.idempotency_hours * 3600)
         self.memories, self.scratchpads = Memories(database), Scratchpads(database)
         self.artifacts, self.todos = Artifacts(database, blobs), Todos(database)
+        self.schedules = Schedules(database, timezone=settings.timezone)
         self.spending, self.usages = Spending(database), Usages(database)
 
         # what a tenant may do
@@ -178,7 +180,9 @@ class Hub:
         leases = WorkspaceLeases(database, seconds=settings.exec_seconds) if self._shared else None
         self._services = open_services(settings, metrics, self.policies, leases)
         self.fetcher: PageFetcher = self._services.fetcher
-        self.tools = build_tools(database, self._services, model=self.model, artifacts=self.artifacts)
+        self.tools = build_tools(
+            database, self._services, model=self.model, artifacts=self.artifacts, schedules=self.schedules
+        )
         parts = AgentParts(
             model=self.model,
             tools=self.tools,
@@ -591,11 +595,11 @@ class Hub:
     async def _release_versions(self, tenant: int) -> int:
         """Release the versions of agents whose requests have ended, so that they can be deleted. Returns how many requests."""
         known, ended = await self.tenants.current(tenant), []
-        for stored in (
-            await self.requests.list_with_version(tenant, RELEASE_BATCH) if known is not None else ()
-        ):
+        if known is None:
+            return 0
+        for stored in await self.requests.list_with_version(tenant, RELEASE_BATCH):
             try:
-                if known is not None and (await self.info(known, stored)).done:
+                if (await self.info(known, stored)).done:
                     ended.append(stored)
             except NotFound:
                 ended.append(stored)

@@ -498,7 +498,7 @@ class _Call:
             if data is None or check_value(tool.output_schema, data):
                 data = structured_content(reply, note)
         return types.CallToolResult(
-            content=content or [types.TextContent(text="(The agent state with nothing.)")],
+            content=content or [types.TextContent(text="(The agent answered with nothing.)")],
             structured_content=data,
             is_error=reply.state in (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED),
             _meta={"dragoman/taskId": reply.id, "dragoman/contextId": reply.context_id} if reply.id else None,

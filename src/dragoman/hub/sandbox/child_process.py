@@ -98,7 +98,7 @@ class ChildProcess:
     def deleted_bytes(self, device: int) -> int:
         """Bytes on `device` in files that its descendants hold open, or mapped, after deleting them. Blocks.
 
-        A process how files cannot be read, twice in a row, counts as unlimited. This applies only to processes in their own
+        A process whose files cannot be read, twice in a row, counts as unlimited. This applies only to processes in their own
         namespace: the process that builds the namespace cannot be read either.
         """
         found: dict[tuple[int, int], int] = {}

@@ -1,7 +1,8 @@
 """The hub's tables in the PostgreSQL database of its tasks, in a schema of their own (`hub`), for any number of hubs.
 
 Each transaction holds the lock of its tenant: transactions of one tenant run one after another, on whichever node, as they do in
-SQLite. Those of one node wait for each other before they take a connection, so a tenant takes one at most. A commit whose answer is lost is looked up, so nothing is written twice (`stores/postgres/database.py`).
+SQLite. Those of one node wait for each other before they take a connection, so a tenant takes one at most. A commit whose answer
+is lost is looked up, so nothing is written twice (`stores/postgres/database.py`).
 
 The schema is the scripts `schema/*.postgres.sql`.
 """

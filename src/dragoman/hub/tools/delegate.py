@@ -1,6 +1,6 @@
 """`/agent` and `/parallel`: delegate work to other agents of the tenant.
 
-The other agent has its own task. Its events are forwarded, a cancel is answer_message on, and after a crash the turn continues with
+The other agent has its own task. Its events are forwarded, a cancel is passed on, and after a crash the turn continues with
 the same task. The depth is at most two, and the other agent gets at most the rest of the budget.
 """
 
@@ -129,7 +129,7 @@ async def delegate(
 ) -> tuple[bool, str]:
     """Delegate `task` to `agent`. Returns whether it succeeded, and its answer.
 
-    `channel`: the channel of its answer, if that is answer_message on unchanged.
+    `channel`: the channel of its answer, if that is passed on unchanged.
     """
     delegation = Delegation(session, agent, key, stream)
     await delegation.begin(task, context, channel=channel)

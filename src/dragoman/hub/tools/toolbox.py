@@ -63,8 +63,6 @@ class Services(Struct, kw_only=True):
     sandbox: Sandbox | None = None
     check: Check | None = None
     """Refuses addresses that a browser must not open."""
-    timezone: str = ""
-    """That of schedules that name none."""
     registries: tuple[PeriodicWork, ...] = ()
     """Read the files of remote agents and MCP servers again."""
 
@@ -112,13 +110,12 @@ def open_services(
         search=_open_search(settings),
         sandbox=_open_sandbox(settings, metrics, leases) if settings.allow_exec else None,
         check=check,
-        timezone=settings.timezone,
         registries=(agents.periodic, servers.periodic),
     )
 
 
 def build_tools(
-    database: Database, services: Services, *, model: Model, artifacts: Artifacts
+    database: Database, services: Services, *, model: Model, artifacts: Artifacts, schedules: Schedules
 ) -> tuple[Tool, ...]:
     """Build every command. `model` answers `/advise`."""
     pictures, sandbox = Pictures(database, model), services.sandbox
@@ -152,7 +149,7 @@ def build_tools(
         ExecTool(sandbox),
         todo,
         LessonTool(memories),
-        ScheduleTool(Schedules(database, timezone=services.timezone)),
+        ScheduleTool(schedules),
         BrowseTool(services.mcp, services.check),
     ]
     return (*tools, HelpTool(tools), *(UnavailableTool(name, why) for name, why in _UNAVAILABLE.items()))
