@@ -16,6 +16,7 @@ from unicodedata import combining, east_asian_width
 import msgspec
 
 from dragoman.client.reply import Piece
+from dragoman.dialects.v1_0 import EVENT_MEMBERS
 from dragoman.model.content import Message, Part
 from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
 from dragoman.observe.terminal import sanitize, sanitize_for
@@ -45,20 +46,12 @@ def json(value: Any, *, pretty: bool = True) -> None:
 
 def event(piece: Piece) -> None:
     """Print an event as one line, in the form of A2A 1.0."""
-    json({_MEMBERS[type(piece.event)]: piece.event}, pretty=False)
-
-
-_MEMBERS = {
-    Task: "task",
-    Message: "message",
-    StatusUpdate: "statusUpdate",
-    ArtifactUpdate: "artifactUpdate",
-}
+    json({EVENT_MEMBERS[type(piece.event)]: piece.event}, pretty=False)
 
 
 def response(result: Task | Message) -> None:
     """Print the result of a send in the form of A2A 1.0."""
-    json({_MEMBERS[type(result)]: result})
+    json({EVENT_MEMBERS[type(result)]: result})
 
 
 def identifiers(result: Task | Message, to: TextIO | None = None) -> None:

@@ -27,11 +27,12 @@ from dragoman.console.login import Logins
 from dragoman.console.outbound import CONSOLE, connect_elsewhere, connect_here
 from dragoman.console.wire import Masker, WireView
 from dragoman.dialects.cards import era_of
+from dragoman.dialects.v1_0 import EVENT_MEMBERS
 from dragoman.errors import A2AError, Forbidden, InvalidParams
 from dragoman.model.content import Message
 from dragoman.model.ids import new_id
 from dragoman.model.ops import Batch, Principal, Scope
-from dragoman.model.task import ArtifactUpdate, StatusUpdate, Task
+from dragoman.model.task import Task
 from dragoman.observe.redact import redact_text
 from dragoman.push.guard import OutboundGuard
 from dragoman.server.mount import Mount
@@ -39,13 +40,6 @@ from dragoman.server.routes import Natural, Route, RouteList
 
 QUEUE_BYTES = 4 << 20
 """Bytes that wait for a page that reads slowly. If there are more, the agent's answer is not read for a while."""
-
-_EVENTS: dict[type, str] = {
-    Task: "task",
-    Message: "message",
-    StatusUpdate: "statusUpdate",
-    ArtifactUpdate: "artifactUpdate",
-}
 
 
 class _Target(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -211,7 +205,7 @@ class Talk:
                             first = client.link.peer.route
                             await send_event("chosen", describe_choice(client, body, changed=True))
                         seq = seqs.popleft()
-                        event = {_EVENTS[type(piece.event)]: piece.event, "seq": seq or None}
+                        event = {EVENT_MEMBERS[type(piece.event)]: piece.event, "seq": seq or None}
                         await send_event("event", {**event, "replaces": piece.replaces})
                     reply = answer.reply
                 await send_event("end", _end(reply.task, reply.message, scope))

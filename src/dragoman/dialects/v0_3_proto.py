@@ -49,20 +49,15 @@ from dragoman.dialects.reading import (
     under,
 )
 from dragoman.dialects.v0_3 import V0_3
+from dragoman.dialects.v1_0 import EVENT_MEMBERS
 from dragoman.model import ops
-from dragoman.model.content import Message, Part, Role
+from dragoman.model.content import Part, Role
 from dragoman.model.ops import Op, Request
-from dragoman.model.task import ArtifactUpdate, Event, StatusUpdate, Task, TaskState
+from dragoman.model.task import Event, TaskState
 
 _TASKS, _CONFIGS = "tasks/", "/pushNotificationConfigs/"
 WHOLE_HISTORY = 2**31 - 1
 """A history length that means all of it, as 0 does. Some peers (a2a-js) read 0 as none of it."""
-_WRAPPERS: dict[type[Event], str] = {
-    Task: "task",
-    Message: "message",
-    StatusUpdate: "statusUpdate",
-    ArtifactUpdate: "artifactUpdate",
-}
 
 
 class ProtoForm(JsonForm, frozen=True, kw_only=True):
@@ -262,7 +257,7 @@ class V0_3Proto(V0_3):
         return {"name": name, "pushNotificationConfig": write_config(config)}
 
     def write_event(self, event: Event, *, last: bool) -> dict[str, Any]:
-        return {_WRAPPERS[type(event)]: write_event(event, self.form, last=last)}
+        return {EVENT_MEMBERS[type(event)]: write_event(event, self.form, last=last)}
 
 
 def _split_name(document: dict[str, Any], member: str) -> tuple[str, str]:

@@ -38,6 +38,8 @@ EVENTS: dict[str, type[Any]] = {
     "statusUpdate": StatusUpdate,
     "artifactUpdate": ArtifactUpdate,
 }
+EVENT_MEMBERS: dict[type[Any], str] = {shape: member for member, shape in EVENTS.items()}
+"""The member in which a result or an event is wrapped."""
 _OPENINGS = {shape: f'{{"{member}":'.encode() for member, shape in EVENTS.items()}
 
 RESULTS: dict[Op, type[Any]] = {

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from dragoman.hub.models import Usage
-from dragoman.hub.tenants.policy import matches_glob
+from dragoman.hub.tenants.policy import Money, matches_glob
 
 _MILLION = 1_000_000
 _FREE = ("embedded", "echo", "demo", "scripted")
 """Models of this process: they cost nothing."""
 
-Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
-
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a million tokens cost."""
 
-    input: Amount
-    output: Amount
-    cached: Amount | None = None
+    input: Money
+    output: Money
+    cached: Money | None = None
     """Input from the provider's cache; None: as other input."""
 
 

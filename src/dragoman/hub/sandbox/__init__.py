@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,7 +92,8 @@ class Sandbox:
         self._owner, self._memory, self._processes = owner, memory, processes
         self._count = count or (lambda what, by: None)
         self._leases = leases
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By tenant, while a command runs or waits."""
 
     async def run(
         self, tenant: str, command: str, may_begin: Callable[[], Awaitable[None]] | None = None

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -89,7 +90,8 @@ class BrowseTool(Tool):
 
     def __init__(self, servers: McpServers, check: Check | None = None) -> None:
         self._servers, self._check = servers, check
-        self._busy: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By tenant, while a page is opened: a browser shows one page at a time."""
 
     @property
     def usage(self) -> str:
@@ -111,9 +113,7 @@ class BrowseTool(Tool):
             return "ERR: usage: /browse <url>"
         if why := await address_refusal(self._check, {"url": url}):
             return f"ERR: {why}"
-        async with self._busy.setdefault(
-            session.tenant, asyncio.Lock()
-        ):  # a browser shows one page at a time
+        async with self._locks.setdefault(session.tenant, asyncio.Lock()):
             ok, text = await self._servers.call(session.tenant, BROWSER, NAVIGATE, {"url": url})
             if ok:
                 ok, text = await self._servers.call(session.tenant, BROWSER, SNAPSHOT, {})
