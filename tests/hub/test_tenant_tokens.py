@@ -15,7 +15,7 @@ from dragoman.catalogue.sources import CatalogueViewer
 from dragoman.cli import main
 from dragoman.errors import Forbidden
 from dragoman.hub.api import ADMIN, ANYBODY, scope_of
-from dragoman.hub.api.agents import HubSource
+from dragoman.hub.api.published import HubSource
 from dragoman.hub.schedules.scheduler import Scheduler
 from dragoman.hub.site import Site
 from dragoman.hub.store import tokens

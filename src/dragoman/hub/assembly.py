@@ -10,7 +10,7 @@ from dragoman.agent.agent import Agent
 from dragoman.catalogue.settings import configured_catalogue
 from dragoman.hub.api.about import ModelInfo
 from dragoman.hub.api.access import CountedHub, mounts_by_agent
-from dragoman.hub.api.agents import HubSource
+from dragoman.hub.api.published import HubSource
 from dragoman.hub.conversations.retention import Retention
 from dragoman.hub.hub import Hub
 from dragoman.hub.metrics import HubMetrics

@@ -43,9 +43,10 @@ from dragoman.hub.agents.constitution_agent import AgentParts
 from dragoman.hub.agents.programs import AGENT_FAILED, FAILED_CODE, AgentPrograms, StoppableModel
 from dragoman.hub.agents.prompt import ConversationHistory
 from dragoman.hub.conversations import events
-from dragoman.hub.conversations.events import HubEvent, HubEventReader, ReplayingEngine
+from dragoman.hub.conversations.events import HubEvent, HubEventReader
 from dragoman.hub.conversations.message_input import message_text
 from dragoman.hub.conversations.repair import restore_requests
+from dragoman.hub.conversations.replay import ReplayingEngine
 from dragoman.hub.folder_lock import FolderLock
 from dragoman.hub.metadata import AGENT_VERSION, ARBITER, NATIVE, VIA
 from dragoman.hub.metrics import HubMetrics

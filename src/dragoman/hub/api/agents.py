@@ -1,21 +1,14 @@
-"""The agents of a tenant: `/v1/agents`, and the entries of the hub in the catalogue that it publishes.
-
-In that catalogue a tenant sees its own agents, the operator those of all tenants, and nobody else any.
-"""
+"""The agents of a tenant: `/v1/agents`, their versions, and what the tenant may use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from dragoman.agent.agent import Agent
-from dragoman.catalogue.entry import UP, AgentHealth, Entry
-from dragoman.catalogue.sources import CatalogueViewer, DescriptionCache
-from dragoman.client.signature import UNSIGNED
 from dragoman.dialects.cards import superset_card
-from dragoman.errors import Forbidden, InvalidParams, Unauthenticated
+from dragoman.errors import InvalidParams
 from dragoman.hub.agents.constitution import Constitution, constitution_schema
 from dragoman.hub.api import (
     ANYBODY,
@@ -28,14 +21,11 @@ from dragoman.hub.api import (
     page,
     page_type,
 )
-from dragoman.hub.api.access import AGENTS_PATH, authenticate
 from dragoman.hub.hub import Hub
 from dragoman.hub.store.catalogue import CatalogueEntry
 from dragoman.hub.store.spending import MAX_DAYS, DailyUsage, UsedToday
-from dragoman.hub.store.tenants import Tenant
 from dragoman.hub.store.tokens import MANAGE, READ
 from dragoman.hub.tenants.policy import Policy
-from dragoman.model.card import AgentCard
 from dragoman.server.routes import ApiResponse, NotFound, Route
 
 
@@ -209,59 +199,3 @@ def _describe_code(agent: Agent) -> dict[str, Any]:
     """What the API shows of an agent that is code."""
     about = {"id": agent.id, "name": agent.name, "goal": agent.card.description, "code": True}
     return {**about, "skills": superset_card(agent.card)["skills"]}
-
-
-# -- the published catalogue --------------------------------------------------------------------------------
-
-MAX_LISTED = 5000
-"""Agents that an operator sees."""
-
-
-class HubSource:
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._descriptions = DescriptionCache()
-
-    async def entries(self, viewer: CatalogueViewer) -> Sequence[Entry]:
-        hub = self._hub
-        if viewer.operator:
-            found: list[Entry] = []
-            for tenant in await hub.tenants.list():
-                if not tenant.disabled and len(found) < MAX_LISTED:
-                    found += await self._of_tenant(tenant)
-            return found
-        if viewer.exchange is None:
-            own = await hub.tenants.current(int(viewer.tenant_key)) if viewer.tenant_key else None
-            return () if own is None or own.disabled else await self._of_tenant(own)
-        header = viewer.exchange.header(b"authorization")
-        if not header:
-            return ()
-        try:
-            tenant = await authenticate(hub, header, viewer.exchange.path)
-        except (Unauthenticated, Forbidden):
-            return ()
-        viewer.exchange.at_end = await hub.admission.open_request(tenant)
-        await hub.admission.admit_read(tenant)
-        viewer.known, viewer.tenant = True, tenant.name
-        return await self._of_tenant(tenant)
-
-    async def _of_tenant(self, tenant: Tenant) -> Sequence[Entry]:
-        hub = self._hub
-        shared = [(name, hub.programs.card(agent, name)) for name, agent in hub.catalogue.code.items()]
-        own = [
-            (entry.id, hub.programs.card(entry, entry.id)) for entry in await hub.catalogue.list(tenant.id)
-        ]
-        return [self._entry(tenant, name, card) for name, card in dict([*own, *shared]).items()]
-
-    def _entry(self, tenant: Tenant, name: str, card: AgentCard) -> Entry:
-        about, digest = self._descriptions.get((tenant.key, name), name, card)
-        return Entry(
-            name=name,
-            tenant=tenant.name,
-            path=AGENTS_PATH + name,
-            private=True,
-            health=AgentHealth(state=UP),
-            signature=UNSIGNED,
-            description=about,
-            digest=digest,
-        )
