@@ -1,11 +1,11 @@
-"""For code written against the official SDK: the same names, on our engine.
+"""The names of the official SDK, for agents that were written for it. They run on Dragoman's engine.
 
     from dragoman.executor import AgentExecutor, EventQueue, RequestContext, new_agent_text_message
 
-An executor gets a request and puts events on a queue. What it puts there goes to the task's log, so its tasks survive a
-restart, stream, and answer every version of the protocol; when a turn is interrupted, `execute` runs again. The names
-that the SDK's quickstart uses besides (`AgentCard`, `DefaultRequestHandler`, `A2AStarletteApplication`, ...) are here
-too, so that it ports by changing its imports.
+An executor gets a request and puts events on a queue. They are written to the task's log, so its tasks survive a
+restart, stream, and answer every version of the protocol; when a turn is interrupted, `execute` runs again. The other names
+of the SDK's quickstart (`AgentCard`, `DefaultRequestHandler`, `A2AStarletteApplication`, ...) are defined too: to port it, it
+is enough to change its imports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The SDK's errors, by its names.
 
-Raised by an executor, an error is how its task fails, and its message is what the caller reads.
+If an executor raises one, its task fails, and the caller gets the message of the error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dragoman.executor.missing import find_in_package
 
 
 class _SdkError(A2AError):
-    """Takes a message and data, and has a message of its own."""
+    """Has the arguments of the SDK's errors. `default`: its message if none is given. The data is ignored."""
 
     default = "Internal error"
 
@@ -26,7 +26,7 @@ class InternalError(_SdkError):
 
 
 class ServerError(A2AError):
-    """What the SDK wraps around an error to raise it."""
+    """An exception with one of the errors in it: in 0.2 and 0.3, the errors themselves cannot be raised."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error or InternalError()

@@ -1,5 +1,5 @@
-"""An executor: what it is asked (`RequestContext`), where it reports what happens (`EventQueue`, `TaskUpdater`), and the agent
-that runs it (`ExecutorAgent`)."""
+"""An executor: its request (`RequestContext`), the queue for its events (`EventQueue`, `TaskUpdater`), and the agent that runs it
+(`ExecutorAgent`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class User:
 
 
 class ServerCallContext:
-    """Who is calling. `state` is the executor's own, for this one message."""
+    """Who is calling. `state` is for the executor, and lasts for one message."""
 
     def __init__(
         self, user: User | None = None, *, tenant: str = "", requested_extensions: Sequence[str] = ()
@@ -58,9 +58,9 @@ class ServerCallContext:
 
 
 class RequestContext:
-    """What was asked. Members of messages and tasks are there in every spelling, which no type could say.
+    """The request. Messages and tasks are typed `Any`, because they have their members in the spelling of every SDK.
 
-    They are the executor's to change: what is on record stays as it is.
+    They are copies: changing them does not change the log.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -78,7 +78,7 @@ class RequestContext:
 
     @cached_property
     def current_task(self) -> Any:
-        """The task this message continues; None for the first message."""
+        """The task that this message continues; None for the first message."""
         return to_sdk(self._turn.task) if self._turn.n > 1 else None
 
     @property
@@ -98,7 +98,7 @@ class RequestContext:
         return self.call_context.requested_extensions
 
     def add_activated_extension(self, uri: str) -> None:
-        """It is noted; which extensions an answer names is the server's to say."""
+        """Only stored in `call_context`: the server decides which extensions an answer names."""
         self.call_context.activated_extensions.add(uri)
 
     def attach_related_task(self, task: Any) -> None:
@@ -109,7 +109,7 @@ class RequestContext:
 
 
 class AgentExecutor(ABC):
-    """Your agent. `execute` does the work; `cancel` tidies up after a canceled task."""
+    """Your agent. `execute` does the work; `cancel` cleans up after a canceled task."""
 
     @abstractmethod
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None: ...
@@ -119,8 +119,8 @@ class AgentExecutor(ABC):
 
 
 class Done:
-    """Lets `enqueue_event` be called with and without `await`, as older and newer SDKs do. Who awaits it gives others their
-    turn, and waits for the disk if much has been said."""
+    """The result of `enqueue_event`, which newer SDKs await and older ones do not. Awaiting it lets other coroutines run, and
+    waits until the events are written if many are not."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -131,7 +131,7 @@ class Done:
 
 
 class EventQueue:
-    """Where an executor says what happens."""
+    """Writes the events of an executor to the log of its task."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -140,16 +140,16 @@ class EventQueue:
             for id, known in record_of(turn).journal.snapshot.artifacts.items()
             if known.turn == turn.n and not known.before and _RANDOM.match(id)
         ]
-        """Ids that an interrupted run of this turn made up, and this one has not yet made up anew."""
+        """Random ids of artifacts of an interrupted run of this turn that are not matched with one of this run yet."""
         self._names: dict[str, str] = {}
-        """What this run makes up, and what is on record in its place."""
+        """The recorded id for each random id of this run."""
         self._heads: dict[str, Artifact] = {}
         """The metadata of each artifact, without its parts."""
         self._last: Message | None = None
-        """A message of a task that peers see already. If no other output follows, it is the message of the final status."""
+        """A message of a task that callers see already. If no other output follows, it is the message of the final status."""
 
     def enqueue_event(self, event: Event | SdkType) -> Done:
-        """Put a Message, a Task, a status update or an artifact update on record."""
+        """Record a Message, a Task, a status update or an artifact update."""
         if self._last is not None:
             self._turn.say(self._last)
             self._last = None
@@ -160,7 +160,7 @@ class EventQueue:
             case Task():
                 self._turn.show()
                 for artifact in event.artifacts:
-                    self._standing(artifact)
+                    self._whole_artifact(artifact)
                 self._status(event.status, event.metadata)
             case StatusUpdate():
                 self._status(event.status, event.metadata)
@@ -172,7 +172,7 @@ class EventQueue:
         return Done(record_of(self._turn).journal)
 
     def close(self, immediate: bool = False) -> Done:
-        """Nothing more comes."""
+        """Record the end of the turn: no event follows."""
         last, self._last = self._last, None
         if last is not None and record_of(self._turn).final == (TaskState.COMPLETED, None, {}):
             self._turn.finish(TaskState.COMPLETED, last)
@@ -219,14 +219,14 @@ class EventQueue:
         finally:
             writer.amend = None
 
-    def _standing(self, artifact: Artifact) -> None:
-        """An artifact of a whole task: new, or as it is on record."""
+    def _whole_artifact(self, artifact: Artifact) -> None:
+        """Record an artifact of a whole task, unless it is recorded already."""
         known = record_of(self._turn).journal.snapshot.artifacts.get(artifact.artifact_id)
         if known is None or known.artifact() != artifact:
             self._artifact(ArtifactUpdate(task_id="", context_id="", artifact=artifact, last_chunk=True))
 
     def _id(self, id: str) -> str:
-        """The id to record an artifact by. One made up anew at each run is matched with that of the run before."""
+        """The id under which an artifact is recorded. A random id, which differs in each run, is matched with one of the run before."""
         if id in self._again:
             self._again.remove(id)
         elif self._again and id not in self._names and _RANDOM.match(id):
@@ -237,8 +237,8 @@ class EventQueue:
 def _with_details(
     body: ArtifactUpdate, update: ArtifactUpdate, head: Artifact, whole: Artifact
 ) -> ArtifactUpdate:
-    """A chunk with the details of the update that it comes from: `head` is what that tells about the artifact, `whole` is
-    that with what earlier updates told. (A run that differs from the one before it writes the artifact again.)"""
+    """A chunk with the metadata of the update that it comes from. `head`: that of the update's artifact; `whole`: together with that of
+    earlier updates. (A run that differs from the one before it writes the artifact again.)"""
     written = body.artifact
     artifact = (
         written.extended_by(head if body.append else whole)
@@ -260,7 +260,7 @@ class TaskUpdater:
         timestamp: Any = None,
         metadata: dict[str, Any] | None = None,
     ) -> Done:
-        """`final` and the moment are the engine's to know."""
+        """`final` and `timestamp` are ignored: the engine knows them."""
         return self._queue.enqueue_event(
             types.TaskStatusUpdateEvent(types.TaskStatus(state, message), metadata=metadata)
         )
@@ -344,11 +344,11 @@ class ExecutorAgent(Agent):
         return True  # it decides while it runs whether it answers with a Message or a Task
 
     def request_context(self, turn: Turn) -> Any:
-        """What the executor is asked."""
+        """The request for `execute`. For subclasses."""
         return RequestContext(turn)
 
     def event_queue(self, turn: Turn) -> EventQueue:
-        """Where the executor says what happens."""
+        """The queue for `execute`. For subclasses."""
         return EventQueue(turn)
 
     async def work(self, turn: Turn) -> None:

@@ -1,6 +1,6 @@
-"""The SDK's functions that make parts, messages, artifacts, tasks and updates, and those that look into them.
+"""The SDK's functions that create and read parts, messages, artifacts, tasks and updates.
 
-0.3's are `new_agent_text_message` and the like; 1.0 has one for each kind of content.
+Those of 0.3 are `new_agent_text_message` and the like; 1.0 has one for each kind of content.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def get_artifact_text(artifact: content.Artifact, delimiter: str = "\n") -> str:
     return delimiter.join(get_text_parts(artifact.parts))
 
 
-# tasks, and what happens to them
+# tasks and updates
 
 
 def new_task(
@@ -162,7 +162,7 @@ def new_task(
     artifacts: Sequence[content.Artifact] | None = None,
     history: Sequence[content.Message] | None = None,
 ) -> Any:
-    """A fresh task for a message, as samples put it on the queue first; or, as in 1.0, one by its id."""
+    """A new task for a message (0.3), or with an id (1.0)."""
     if isinstance(request, content.Message):
         return new_task_from_user_message(request)
     return Task(
@@ -185,7 +185,7 @@ def completed_task(
     artifacts: Sequence[content.Artifact],
     history: Sequence[content.Message] | None = None,
 ) -> Any:
-    """A task that is done, with all it produced."""
+    """A completed task with its artifacts."""
     return new_task(task_id, context_id, TaskState.COMPLETED, artifacts, history)
 
 

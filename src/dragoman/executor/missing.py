@@ -1,4 +1,4 @@
-"""Names of the SDK that are not here, and what to write instead."""
+"""Names of the SDK that `dragoman.executor` does not have, and what to write instead."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ _SHAPES = (
     (re.compile(r"to_(sdk|stored)_\w+"), _STORES),
     (re.compile(r"[A-Z]\w+(Model|Mixin)"), _TABLES),
 )
-"""Names of which there are too many to list."""
+"""Names by their form, because there are too many to list."""
 
 
 def error_for(name: str) -> Exception:
-    """The error for a name that is not here, with what to write instead."""
+    """The error for a name that `dragoman.executor` does not have, with what to write instead."""
     why = INSTEAD.get(name) or next((why for shape, why in _SHAPES if shape.fullmatch(name)), "")
     if why:
         return ImportError(f"there is no {name} in dragoman.executor: {why}", name=name)
@@ -108,7 +108,7 @@ def error_for(name: str) -> Exception:
 
 
 def find_in_package(name: str) -> Any:
-    """A name that was asked of a module of this package: it may be in another one. Raises as `error_for` says."""
+    """`__getattr__` of the modules of this package: the name may be in another one. Raises the error of `error_for`."""
     package = import_module("dragoman.executor")
     if name in package.__all__:
         return getattr(package, name)

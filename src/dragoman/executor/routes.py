@@ -1,4 +1,4 @@
-"""An app of ours in one of Starlette's or FastAPI's: as a route for what it answers and nothing else, or behind all other routes."""
+"""Puts the ASGI app of an agent into an application of Starlette or FastAPI: as a route, or for all that no route serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AppRoute(BaseRoute):
-    """`app()` under `url`, though it answers at `path()` itself."""
+    """A route that serves `app()` at `url`. The app itself expects its requests at `path()`. Other routes get what it does not serve."""
 
     def __init__(self, app: Callable[[], Any], url: str, path: Callable[[], str]) -> None:
         self._app, self._url, self._path = app, url.rstrip("/"), path
@@ -29,7 +29,7 @@ class AppRoute(BaseRoute):
         return (Match.FULL, moved) if self._app().serves({**scope, **moved}) else (Match.NONE, {})
 
     def _moved(self, scope: Scope) -> Scope:
-        """What changes of a request so that the app finds it where it answers."""
+        """The members of the ASGI scope to replace, so that the path is one of the app."""
         here, there = self._url, self._path().rstrip("/")
         root: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"].removeprefix(root)
@@ -54,7 +54,7 @@ def framework_of(name: str) -> type[Starlette]:
 
 
 def inside(framework: type[Starlette], app: Any, options: dict[str, Any]) -> Starlette:
-    """An application of the framework that leaves to `app` what it has no route for, and starts and stops it."""
+    """An application of the framework. `app` serves what it has no route for, and is started and stopped with it."""
     given = options.pop("lifespan", None)
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
-"""Cards, parts, messages and tasks as code written against the SDK reads and changes them.
+"""Cards, parts, messages and tasks with the members that they have in the SDK, in the spelling of every version.
 
 Versions of the SDK differ in how members are spelled (`contextId`, `context_id`), in how parts are wrapped
-(`Part(root=TextPart(...))`, `part.root.text`) and in how they are told apart. All of it is understood. What is made here can be
-changed, as there: it is read, once and for all, when it is put on a queue or given to an agent.
+(`Part(root=TextPart(...))`, `part.root.text`) and in how the kind of a part is found. All of these work. Values can be changed, as
+those of the SDK, until they are put on a queue or given to an agent: then they are converted to types of `dragoman.model`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate, TaskStatus
 T = TypeVar("T")
 
 _OPAQUE = ("data", "metadata")
-"""Members that are JSON, and nothing of ours."""
+"""Members that are plain JSON: they are not converted."""
 
 
 class SdkValue:
-    """A value whose members can be read as the SDK spells them."""
+    """A value whose members have the names of every version of the SDK."""
 
     __slots__ = ()
 
@@ -39,24 +39,24 @@ class SdkValue:
         return getattr(self, snake)
 
     def HasField(self, name: str) -> bool:
-        """As protobuf's messages are asked."""
+        """The method of protobuf messages."""
         return getattr(self, name) not in (None, UNSET, "", (), [])
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
-        """As pydantic's models are copied."""
+        """The method of pydantic models."""
         copy = to_sdk(self)
         for name, value in (update or {}).items():
             setattr(copy, snake_case(name), value)
         return copy
 
     def CopyFrom(self, other: Any) -> None:
-        """As protobuf's messages are."""
+        """The method of protobuf messages."""
         for name in self.__struct_fields__:
             setattr(self, name, to_sdk(getattr(other, name)))
 
 
 class SdkPart(content.Part, SdkValue, frozen=False):  # type: ignore[misc]
-    """A part that is also the `root` of itself, and its own `file`."""
+    """A part. It is also its own `root` and its own `file`, as in 0.2 and 0.3."""
 
     def HasField(self, name: str) -> bool:
         return getattr(self, name) is not getattr(_EMPTY, name)
@@ -102,7 +102,7 @@ class SdkInterface(card.Interface, SdkValue, frozen=False):  # type: ignore[misc
 
 
 class SdkCard(card.AgentCard, SdkValue, frozen=False, dict=True, gc=True):  # type: ignore[misc]
-    """A card with the members of every version. Those that 1.0 has not are there to be read again."""
+    """A card with the members of every version. Those that 1.0 does not have can be read, and have no effect."""
 
     def __getattr__(self, name: str) -> Any:
         return None if snake_case(name) in LEGACY else super().__getattr__(name)
@@ -110,14 +110,14 @@ class SdkCard(card.AgentCard, SdkValue, frozen=False, dict=True, gc=True):  # ty
 
 LEGACY = ("url", "preferred_transport", "additional_interfaces", "protocol_version", "security", "authentication",
           "supports_authenticated_extended_card", "handler")  # fmt: skip
-"""Members of older cards, and the handler that a card was given to."""
+"""Members of older cards, and the handler that serves the card."""
 
 _EMPTY = content.Part()
 _SAME: tuple[Any, ...] = (
     card.Skill, card.Extension, card.Capabilities, card.Provider, content.Message, content.Artifact, task.Task, TaskStatus,
     StatusUpdate, ArtifactUpdate,
 )  # fmt: skip
-"""Types of our model whose members differ only in how they are spelled."""
+"""Types of `dragoman.model` whose members differ only in their spelling."""
 _SDK_OF: dict[Any, Any] = {card.Interface: SdkInterface, card.AgentCard: SdkCard, content.Part: SdkPart} | {
     kind: type(kind)(f"Sdk{kind.__name__}", (kind, SdkValue), {}, frozen=False) for kind in _SAME
 }
@@ -126,12 +126,12 @@ _TO_MODEL = {sdk: plain for plain, sdk in _SDK_OF.items()} | {plain: plain for p
 
 
 def to_sdk(value: T) -> T:
-    """`value` and all that is in it, for code that spells its members as the SDK does."""
+    """`value`, with all values in it, as types of the SDK."""
     return cast(T, _convert(value, _TO_SDK))
 
 
 def to_model(value: T) -> T:
-    """`value`, made of our own types again."""
+    """`value`, with all values in it, as types of `dragoman.model`."""
     return cast(T, _convert(value, _TO_MODEL))
 
 
@@ -147,7 +147,7 @@ def _convert(value: Any, kinds: dict[Any, Any]) -> Any:
         if name not in _OPAQUE:
             members[name] = _convert(member, kinds)
     sdk = kinds is _TO_SDK
-    if "metadata" in members:  # to be changed there, and nothing to be told where there is none
+    if "metadata" in members:  # executors change it in place; the model shares one empty value
         members["metadata"] = (
             dict(members["metadata"] or ()) if sdk else members["metadata"] or content.NOTHING
         )
@@ -163,7 +163,7 @@ def snake_case(name: str) -> str:
 
 
 def members(kind: Any, given: dict[str, Any], unused: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a constructor of the SDK was given, as members of `kind`: in either spelling, None for nothing."""
+    """The arguments of a constructor of the SDK as members of `kind`. They may have either spelling; None is left out."""
     out = {}
     for name, value in given.items():
         snake = snake_case(name)
@@ -175,7 +175,7 @@ def members(kind: Any, given: dict[str, Any], unused: tuple[str, ...] = ()) -> d
 
 
 class SdkMeta(type):
-    """A type of the SDK. Called, it makes a value of our model; asked by `isinstance`, it knows them."""
+    """A type of the SDK. A call creates a value of `dragoman.model`, and `isinstance` is true for such values."""
 
     made: type[Any]
 
@@ -184,7 +184,7 @@ class SdkMeta(type):
 
 
 class SdkType(metaclass=SdkMeta):
-    """What a type checker takes the values for: their members are there in every spelling."""
+    """For type checkers: the values have their members in every spelling."""
 
     if TYPE_CHECKING:
 
@@ -192,7 +192,7 @@ class SdkType(metaclass=SdkMeta):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     also: ClassVar[tuple[str, ...]] = ()
-    """Members that the SDK has and we do not keep."""
+    """Members of the SDK's type that are ignored."""
 
     @classmethod
     def model_validate(cls, value: Any, **how: Any) -> Any:
@@ -210,7 +210,7 @@ class SdkType(metaclass=SdkMeta):
 
 
 def read_each(kind: type[SdkType], values: Any) -> list[Any]:
-    """Values of a type, some of which may be given as their JSON."""
+    """Values of a type; each may be given as JSON."""
     return [read_as(kind, value) for value in values or ()]
 
 

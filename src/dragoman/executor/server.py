@@ -1,6 +1,6 @@
 """The SDK's ways to serve an executor: its applications (0.2, 0.3), and its lists of routes (1.x).
 
-All of them lead to one app, which is made when it is first needed: the handler keeps it.
+All of them serve the same app. The handler creates it when it is first needed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dragoman.executor")
 
-_ENGINES = ("queue_manager", "push_config_store", "push_notifier", "push_sender", "validate_input_modes")
-"""What the engine does by itself."""
-_AGENTS = ("auth", "authorize", "id", "versions", "private_card")
-"""Options of ours that may be given wherever the SDK has a handler or an application."""
+_ENGINE_ARGUMENTS = (
+    "queue_manager",
+    "push_config_store",
+    "push_notifier",
+    "push_sender",
+    "validate_input_modes",
+)
+"""Arguments for what the engine does itself: they are ignored."""
+_AGENT_OPTIONS = ("auth", "authorize", "id", "versions", "private_card")
+"""Options of Dragoman, for the handlers and applications of the SDK."""
 _CONTEXT = "what an executor is told comes from the engine (`RequestContext`): leave out "
 _MODIFIED = (
     "the card is the same for everybody: change it before you give it here, and leave out card_modifier"
@@ -40,24 +46,24 @@ _CARDS = (AGENT_CARD_WELL_KNOWN_PATH, PREV_AGENT_CARD_WELL_KNOWN_PATH, EXTENDED_
 
 
 class InMemoryTaskStore:
-    """Here so that the quickstart ports; it says `memory:` where a store is named."""
+    """Stands for the store `memory:`."""
 
     url = "memory:"
 
 
 class InMemoryPushNotificationConfigStore:
-    """Here so that samples port: the engine keeps these, and sends the notifications."""
+    """Has no effect: the engine stores push configs, and sends the notifications."""
 
 
 class BasePushNotificationSender:
-    """Here so that samples port."""
+    """Has no effect: the engine sends the notifications."""
 
     def __init__(self, httpx_client: Any = None, config_store: Any = None, **more: Any) -> None:
         pass
 
 
 class InMemoryPushNotifier(BasePushNotificationSender):
-    """Both of them, as 0.2 has it."""
+    """Has no effect. In 0.2, it stores push configs, and sends the notifications."""
 
 
 class DefaultRequestHandler:
@@ -80,18 +86,16 @@ class DefaultRequestHandler:
         for name in more:
             if "context" in name:
                 raise TypeError(f"{_CONTEXT}{name}")
-            if name not in (*_ENGINES, *_AGENTS):
+            if name not in (*_ENGINE_ARGUMENTS, *_AGENT_OPTIONS):
                 raise TypeError(f"there is no {name} here")
         self.agent_executor, self.agent_card = agent_executor, agent_card
         self.extended_agent_card, self.extended_card_modifier = extended_agent_card, extended_card_modifier
-        self.options = {name: value for name, value in more.items() if name in _AGENTS}
+        self.options = {name: value for name, value in more.items() if name in _AGENT_OPTIONS}
         self.store = task_store.url if task_store is not None else ""
         self.path = ""
-        """Where the app answers; the first that asks for one decides."""
+        """The path of the app: that of the first list of routes."""
         if isinstance(agent_card, SdkCard):
-            vars(agent_card)["handler"] = (
-                self  # for `create_agent_card_routes`, which are given the card alone
-            )
+            vars(agent_card)["handler"] = self  # `create_agent_card_routes` gets only the card
 
     def agent(self, card: Any, **options: Any) -> ExecutorAgent:
         """The agent. An extended card is for authenticated callers: without `auth` it is never sent."""
@@ -126,7 +130,7 @@ class DefaultRequestHandler:
         return self.build(self.agent_card)
 
     def build(self, card: Any, *, path: str = "", options: Any = None, **more: Any) -> Any:
-        """The ASGI app for `card`. `options` are those of the agent, `AppSettings` says what all others mean."""
+        """The ASGI app for `card`. `options` are those of the agent, all others those of `AppSettings`."""
         store = {"store": self.store} if self.store else {}
         return self.agent(card, **(options or {})).app(path=path or self.path or "/", **(store | more))
 
@@ -161,10 +165,10 @@ class A2AStarletteApplication:
             http_handler.agent_card = agent_card
 
     def build(self, rpc_url: str = DEFAULT_RPC_URL, **options: Any) -> Any:
-        """The app, with JSON-RPC and all else at `rpc_url`.
+        """The app, with JSON-RPC and all other bindings at `rpc_url`.
 
-        Where Starlette (or FastAPI) is installed it is one of theirs, to which middleware and routes can be added.
-        Options are as for it, and as for `dragoman.server.application.application`.
+        If Starlette (or FastAPI) is installed, it is an application of theirs, to which middleware and routes can be added.
+        Options are theirs, and those of `dragoman.server.application.application`.
         """
         options = {name: value for name, value in options.items() if not _is_card_url(name, value)}
         if find_spec(self.framework) is None:
@@ -195,7 +199,7 @@ class A2AFastAPIApplication(A2AStarletteApplication):
 
 
 class A2ARESTFastAPIApplication(A2AFastAPIApplication):
-    """Every binding is at the same address, so this is no other one."""
+    """The same application: every binding has the same address."""
 
 
 def _is_card_url(name: str, value: Any) -> bool:
@@ -209,7 +213,7 @@ def _is_card_url(name: str, value: Any) -> bool:
 def create_agent_card_routes(
     agent_card: Any, card_modifier: Any = None, card_url: str = AGENT_CARD_WELL_KNOWN_PATH, **caching: Any
 ) -> list[BaseRoute]:
-    """The card of a handler that was given it: `DefaultRequestHandler(..., agent_card=card)`."""
+    """The route of the card of a handler: `DefaultRequestHandler(..., agent_card=card)`."""
     from dragoman.executor.routes import AppRoute
 
     if card_modifier is not None:

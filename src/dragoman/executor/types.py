@@ -1,4 +1,5 @@
-"""The SDK's types: its constructors in every spelling it has had (`contextId`, `context_id`), giving values of our model."""
+"""The SDK's types. Their constructors take the spelling of every version (`contextId`, `context_id`), and return values of
+`dragoman.model`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from dragoman.model.task import ArtifactUpdate, StatusUpdate
 
 _KIND = ("kind", "type")
 _IDS = ("task_id", "context_id", "kind", "final")
-"""Of an update: the engine knows them."""
+"""Members of updates that are ignored: the engine knows them."""
 _WHO = ("authentication", "security_schemes", "security", "security_requirements")
 
 AGENT_CARD_WELL_KNOWN_PATH = "/.well-known/agent-card.json"
@@ -41,7 +42,7 @@ PROTOCOL_VERSION_CURRENT = PROTOCOL_VERSION_1_0
 
 
 class TaskState(metaclass=SdkMeta):
-    """`TaskState.input_required`, as 1.0 spells it, and by its word: `TaskState("input-required")`."""
+    """The states by their names in every version: `TaskState.input_required`, `TaskState("input-required")`."""
 
     made = task.TaskState
 
@@ -63,7 +64,7 @@ class TaskState(metaclass=SdkMeta):
 
     @staticmethod
     def Name(state: task.TaskState) -> str:
-        """As protobuf's enums are asked."""
+        """The method of protobuf enums."""
         return str(state.value)
 
 
@@ -124,7 +125,7 @@ class Part(SdkType):
 
 
 class _OneOf(SdkMeta):
-    """Parts that hold one of these."""
+    """A kind of part. `isinstance` is true for parts with one of the members `holds`."""
 
     holds: tuple[str, ...]
 
@@ -209,7 +210,7 @@ class TaskStatus(SdkType):
     made = task.TaskStatus
 
     def __new__(cls, state: task.TaskState | str, message: Any = None, **given: Any) -> Any:
-        members(task.TaskStatus, given)  # the moment is when it is put on record
+        members(task.TaskStatus, given)  # the time is that of its record
         return to_sdk(task.TaskStatus(state=TaskState(state), message=read_as(Message, message)))
 
 
@@ -234,7 +235,7 @@ class TaskArtifactUpdateEvent(SdkType):
 
 
 Event = Message | Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-"""What may be put on a queue; for annotations, and for `isinstance`."""
+"""The events of a queue; for annotations, and for `isinstance`."""
 
 
 class TransportProtocol(str, Enum):
@@ -292,7 +293,7 @@ def AgentAuthentication(schemes: Sequence[str] = (), credentials: str = "") -> t
 
 
 class AgentCard(SdkType):
-    """Where the agent is reached, and in which versions, is the server's to say: what a card says about it can be read again."""
+    """A card. The server writes the addresses and versions itself: members about them can be read, and have no effect."""
 
     made = card.AgentCard
     also = LEGACY
