@@ -27,12 +27,16 @@ def package(tmp_path: Path) -> Path:
 
 def test_a_written_a_new_and_a_removed_file_are_changes(package: Path) -> None:
     looking = FileWatch([package])
-    assert looking.changed() == []
+    assert looking.find_changes() == []
     (package / "agent.py").write_text("x = 1")
     (package / "new.py").write_text("")
     (package / "tools" / "rates.py").unlink()
-    assert looking.changed() == [package / "agent.py", package / "new.py", package / "tools" / "rates.py"]
-    assert looking.changed() == []
+    assert looking.find_changes() == [
+        package / "agent.py",
+        package / "new.py",
+        package / "tools" / "rates.py",
+    ]
+    assert looking.find_changes() == []
 
 
 def test_a_file_that_is_replaced_by_one_of_the_same_size_is_a_change(package: Path) -> None:
@@ -41,7 +45,7 @@ def test_a_file_that_is_replaced_by_one_of_the_same_size_is_a_change(package: Pa
     other.write_text("")
     os.utime(other, ns=(1, 1))
     other.rename(package / "agent.py")
-    assert looking.changed() == [package / "agent.py"]
+    assert looking.find_changes() == [package / "agent.py"]
 
 
 def test_files_that_are_not_python_count_only_if_they_are_named(package: Path) -> None:
@@ -49,7 +53,7 @@ def test_files_that_are_not_python_count_only_if_they_are_named(package: Path) -
     looking = FileWatch([package], [package / "notes.txt"])
     (package / "notes.txt").write_text("new")
     (package / "dragoman.db").write_text("a task")
-    assert looking.changed() == [package / "notes.txt"]
+    assert looking.find_changes() == [package / "notes.txt"]
 
 
 @pytest.mark.parametrize("folder", [".git", "__pycache__", "node_modules", "venv"])
@@ -67,7 +71,7 @@ def test_a_folder_with_too_many_files_is_watched_in_part(
     looking = FileWatch([package], [package / "tools" / "rates.py"])
     assert looking.cut
     (package / "tools" / "rates.py").write_text("named, so it is watched all the same")
-    assert looking.changed() == [package / "tools" / "rates.py"]
+    assert looking.find_changes() == [package / "tools" / "rates.py"]
 
 
 def test_the_watched_folder_is_the_topmost_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,7 +401,11 @@ async def running(hub: Any, caller: Any) -> str:
     """The id of the one task that is running for a tenant."""
     async with asyncio.timeout(20):
         while not (
-            begun := [id for (_, id), each in hub.hub.quotas.of(caller.tenant.key).items() if each.started]
+            begun := [
+                id
+                for (_, id), each in hub.hub.quotas.running_tasks(caller.tenant.key).items()
+                if each.started
+            ]
         ):
             await asyncio.sleep(0)
         return begun[0]
@@ -426,7 +430,7 @@ async def test_a_request_that_is_canceled_as_it_begins_is_on_record(later: int) 
         acme = await hub.tenant("acme")
         sending = acme.open_rpc("index", "message/send", message("hi"))
         async with asyncio.timeout(20):
-            while not (known := [id for _, id in hub.hub.quotas.of(acme.tenant.key)]):
+            while not (known := [id for _, id in hub.hub.quotas.running_tasks(acme.tenant.key)]):
                 await asyncio.sleep(0)
         for _ in range(later):
             await asyncio.sleep(0)

@@ -106,7 +106,7 @@ async def test_a_task_that_does_not_stop_keeps_no_other_tenant_running() -> None
         await live.until(lambda: b"word" in live.body)
         working = other.open_rpc("deaf", "message/send", message("go"))
         await began.wait()
-        (task,) = hub.hub.quotas.of(other.tenant.key)
+        (task,) = hub.hub.quotas.running_tasks(other.tenant.key)
         await hub.hub.tenants.disable(other.tenant, True)  # as another process does
         log = hub.hub.store.scope(Scope(other.tenant.key, "deaf", other.tenant.key))
 

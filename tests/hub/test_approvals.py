@@ -104,7 +104,7 @@ async def test_a_native_caller_is_asked_and_the_command_runs_after_yes() -> None
         (listed,) = (await acme("GET", "/v1/requests")).json["requests"]
         assert listed["state"] == "input-required" and URL in listed["question"]
         assert listed["details"] == asked["details"]
-        assert hub.hub.quotas.of(acme.tenant.key) == {}, "it holds no slot while it waits"
+        assert hub.hub.quotas.running_tasks(acme.tenant.key) == {}, "it holds no slot while it waits"
         answered = await acme("POST", f"/v1/requests/{id}/answer", {"approved": True})
         assert answered.status == 202
         after = await rest(acme, answered.json)

@@ -125,7 +125,7 @@ async def test_a_request_that_does_not_go_on_after_the_database_was_away_gives_i
         first = acme.open("POST", "/v1/agents/a/chat", {"message": "go"})
         await retried.wait()
         await elapse(0.05)
-        assert len(hub.hub.quotas.of(acme.tenant.key)) == 1, "it is about to run"
+        assert len(hub.hub.quotas.running_tasks(acme.tenant.key)) == 1, "it is about to run"
         (asked,) = (await acme("GET", "/v1/requests")).json["requests"]
         canceling = acme.open("POST", f"/v1/requests/{asked['request_id']}/cancel")
         log = hub.hub.store.scope(leases[0].scope)
@@ -136,7 +136,7 @@ async def test_a_request_that_does_not_go_on_after_the_database_was_away_gives_i
         await until(is_canceled)
         retry(leases.pop())
         assert (await canceling.end()).status == 200 and not events(await first.end())[-1][1]["ok"]
-        await until(lambda: not hub.hub.quotas.of(acme.tenant.key))
+        await until(lambda: not hub.hub.quotas.running_tasks(acme.tenant.key))
         assert (await acme.ask("go", "/v1/agents/a/chat"))[-1][1]["ok"]
 
 
@@ -177,7 +177,7 @@ async def test_a_request_that_waits_for_the_database_keeps_its_slot(
         retry(leases.pop())
         assert events(await first.end())[-1][1]["ok"]
         assert (await acme.ask("go", "/v1/agents/a/chat"))[-1][1]["ok"], "the slot is free again"
-        assert hub.hub.quotas.of(acme.tenant.key) == {}
+        assert hub.hub.quotas.running_tasks(acme.tenant.key) == {}
 
 
 @pytest.mark.parametrize(("agent", "text"), [("nobody", "hi"), ("index", "")])

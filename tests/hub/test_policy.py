@@ -349,11 +349,11 @@ async def test_a_hub_that_limits_money_calls_no_model_whose_price_it_does_not_kn
 def test_a_name_goes_before_a_pattern_and_a_model_of_this_process_is_free() -> None:
     cheap, dear = Price(input=1, output=1), Price(input=9, output=9, cached=3)
     prices = Prices({"openai/*": cheap, "openai/large": dear})
-    assert prices.of("openai/large") is dear and prices.of("openai/small") is cheap
-    assert prices.of("anthropic/x") is None
+    assert prices.find("openai/large") is dear and prices.find("openai/small") is cheap
+    assert prices.find("anthropic/x") is None
     used = Usage(input_tokens=2_000_000, cache_read_tokens=1_000_000)
     assert prices.cost("openai/large", used) == 12.0 and prices.cost("embedded:x.gguf", used) == 0.0
-    assert prices.of("echo") is not None
+    assert prices.find("echo") is not None
 
 
 async def test_what_an_agent_that_is_code_reports_counts() -> None:
@@ -669,7 +669,7 @@ async def test_a_conversation_has_so_many_messages_and_so_much_text() -> None:
         refused = await acme("POST", path, {"message": "hi"})
         assert refused.status == 413 and "has 4 messages, and may have 4" in refused.json["error"]
         assert len((await acme("GET", path)).json["messages"]) == 4
-        assert hub.hub.quotas.of(acme.tenant.key) == {}
+        assert hub.hub.quotas.running_tasks(acme.tenant.key) == {}
 
 
 async def test_answers_that_are_still_to_come_count_as_messages_of_their_conversation() -> None:
@@ -708,7 +708,7 @@ async def test_the_requests_of_a_tenant_have_so_much_room_and_another_tenant_has
         assert (await acme.ask("small"))[-1][1]["ok"]
         assert 800_000 < (await acme("GET", "/v1/policy")).json["stored"]["request_bytes"] < 1 << 20
         assert (await other.ask(large))[-1][1]["ok"]
-        assert hub.hub.quotas.of(acme.tenant.key) == {}
+        assert hub.hub.quotas.running_tasks(acme.tenant.key) == {}
         await change(hub, acme, max_request_mb=0)
         assert (await acme.ask(large))[-1][1]["ok"]
 

@@ -18,11 +18,14 @@ from dragoman.errors import Unauthenticated
 from dragoman.hub.models import Image
 from dragoman.hub.store import tenant_rows
 from dragoman.hub.store.artifacts import StoredPictures
-from dragoman.hub.store.tenant_rows import EXPORTED, NOT_EXPORTED, Exports
+from dragoman.hub.store.tenant_rows import EXPORTED, Exports
 from dragoman.hub.tenants.lifecycle import CHUNK_BYTES
 from dragoman.server.routes import NotFound
 from tests.hub.house import ON_POSTGRES, SCOUT, Caller, House, house, message
 from tests.hub.test_tenant_deletion import MARK, fill
+
+NOT_EXPORTED = ("idempotency_keys", "notifications", "unused_blobs", "workspace_leases")
+"""Tables of tenants whose rows last for hours only."""
 
 
 def read(body: bytes) -> tuple[zipfile.ZipFile, dict[str, Any]]:

@@ -57,7 +57,7 @@ def _describe_server(server: McpTools) -> ServerDescription:
     """The tools of a server that runs only for this, on an event loop of its own: the caller may have one or not."""
     with ThreadPoolExecutor(1, "dragoman-mcp") as thread:
         try:
-            return thread.submit(asyncio.run, server.look()).result()
+            return thread.submit(asyncio.run, server.describe()).result()
         except A2AError as error:
             raise ValueError(error.message) from error
 

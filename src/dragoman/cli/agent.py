@@ -16,7 +16,7 @@ from msgspec import Struct
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command, add_verbs
 from dragoman.cli.connect import HUB_URL, report_error
-from dragoman.cli.hub import read
+from dragoman.cli.hub import read_hub_settings
 from dragoman.client.transport.network import HttpTransport
 from dragoman.client.transport.transport import NOT_JSON
 from dragoman.errors import A2AError, InvalidParams
@@ -148,7 +148,7 @@ class _HubDatabase:
     def __init__(self, args: argparse.Namespace) -> None:
         if not args.tenant:
             raise HubRefused("whose agents? give --tenant with --store and --data")
-        given = read(args)
+        given = read_hub_settings(args)
         from dragoman.hub.assembly import model_names
 
         self._named, self._tenant, self._names = args.tenant, 0, model_names(given)

@@ -250,7 +250,7 @@ class Reloader:
     async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(self._watch.pause)
-            if not (paths := self._watch.changed()):
+            if not (paths := self._watch.find_changes()):
                 continue
             while more := await self._changed_since():
                 paths += more
@@ -259,7 +259,7 @@ class Reloader:
 
     async def _changed_since(self) -> list[Path]:
         await asyncio.sleep(_SETTLE_SECONDS)
-        return self._watch.changed()
+        return self._watch.find_changes()
 
     async def _load(self) -> AgentProcess | None:
         """A process that has loaded the agents. None if that failed, or if files changed meanwhile."""

@@ -16,7 +16,7 @@ from dragoman.auth import OIDC
 from dragoman.buses import open_bus
 from dragoman.cli import show
 from dragoman.cli.arguments import add_command
-from dragoman.cli.hub import add_options, failing_models, read, unused_key
+from dragoman.cli.hub import add_options, failing_models, read_hub_settings, unused_key
 from dragoman.cli.load import missing, split
 from dragoman.client.fetch import Fetcher
 from dragoman.errors import A2AError, InvalidParams
@@ -49,7 +49,7 @@ def register(commands: Any) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     """Exit 1 if the hub could not start like this."""
-    given = read(args)
+    given = read_hub_settings(args)
     show.fields([(name, _format(value)) for name, value in given.describe().items()])
     print()
     findings = [*_python(), *_variables(), *_models(given), *_folder(given), *_files(given), *_tls(given)]

@@ -214,7 +214,7 @@ def add_hub_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(args: argparse.Namespace) -> Settings:
+def read_hub_settings(args: argparse.Namespace) -> Settings:
     """The settings: options of the command, variables, `dragoman.toml`, defaults."""
     flags = {name: getattr(args, name, None) for name in DEFAULTS}
     with exit_on(InvalidSetting):
@@ -227,7 +227,7 @@ def failing_models(given: Settings) -> Iterator[tuple[str, str]]:
     for model in dict.fromkeys((given.model, given.index_model, *given.model_aliases.values())):
         if why := describe_problem(model, os.environ):
             yield model, why
-        elif "/" in model and given.cost_per_day and prices.of(model) is None:
+        elif "/" in model and given.cost_per_day and prices.find(model) is None:
             yield model, "has no price, and cost_per_day needs one (`prices`)"
 
 
@@ -246,7 +246,7 @@ def run(args: argparse.Namespace) -> int:
     from dragoman.server.runtime import check_store, free_port, open_tls
     from dragoman.server.runtime import run as serve
 
-    given = read(args)
+    given = read_hub_settings(args)
     if args.demo is not None:
         given = replace(given, model=given.model or "demo", console=True)
     _close_on_exec()

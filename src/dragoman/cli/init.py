@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dragoman.cli.arguments import add_command
-from dragoman.cli.hub import add_hub_store, read
+from dragoman.cli.hub import add_hub_store, read_hub_settings
 from dragoman.client.config import CONFIG
 from dragoman.hub.settings import Settings
 from dragoman.hub.store.database import open_database
@@ -49,7 +49,7 @@ def register(commands: Any) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     """What is there already is left alone."""
-    given = read(args)
+    given = read_hub_settings(args)
     for missing in [each for each in (*reversed(given.folder.parents), given.folder) if not each.exists()]:
         missing.mkdir(mode=0o700)
     database = open_database(given.tasks, given.folder)
@@ -76,7 +76,7 @@ async def run(args: argparse.Namespace) -> int:
 
 def _next(given: Settings) -> str:
     """How to serve this hub: without the options that the environment or the configuration has."""
-    found = read(argparse.Namespace())
+    found = read_hub_settings(argparse.Namespace())
     data = "" if found.folder.resolve() == given.folder.resolve() else f" --data {shlex.quote(given.data)}"
     return f"dragoman hub{data}{'' if found.store == given.store else ', with the same --store'}"
 

@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.cli import show
 from dragoman.cli.arguments import CommandParser, add_command, add_flag, add_verbs
-from dragoman.cli.hub import add_hub_store, read
+from dragoman.cli.hub import add_hub_store, read_hub_settings
 from dragoman.engine.protocols import Store
 from dragoman.errors import InvalidParams
 from dragoman.hub.store.artifacts import Artifacts
@@ -129,7 +129,7 @@ def _add_overlap(parser: CommandParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    given = read(args)
+    given = read_hub_settings(args)
     folder = given.folder
     database = open_database(given.tasks, folder, policy=given.policy)
     try:
@@ -314,7 +314,7 @@ def _time(at: int | None, otherwise: str) -> str:
 
 
 async def _rotate_admin(tenants: Tenants, args: argparse.Namespace) -> None:
-    if read(args).admin_token:
+    if read_hub_settings(args).admin_token:
         raise InvalidParams(
             "the admin token is the setting admin_token: change it there, and start the hub again"
         )

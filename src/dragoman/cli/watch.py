@@ -15,7 +15,7 @@ from pathlib import Path
 
 MAX_FILES = 5_000
 MAX_DEPTH = 12
-LOOK_SECONDS = 0.25
+SCAN_SECONDS = 0.25
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 State = dict[Path, tuple[int, int]]
@@ -30,9 +30,9 @@ class FileWatch:
         self.files = {path.resolve() for path in files}
         self.cut = False
         """There are more than `MAX_FILES` files: those that were not reached are not watched, unless they are named."""
-        self.pause = LOOK_SECONDS
-        """How long to wait before the next look."""
-        self._before = self._look()
+        self.pause = SCAN_SECONDS
+        """How long to wait before the next scan."""
+        self._before = self._scan()
 
     def add(self, files: Iterable[Path]) -> None:
         """Watch these, too, from now on."""
@@ -42,16 +42,16 @@ class FileWatch:
             if (state := _state(path)) is not None:
                 self._before[path] = state
 
-    def changed(self) -> list[Path]:
-        """The files that were written, made or removed since the last look."""
-        before, self._before = self._before, self._look()
-        now = self._before
+    def find_changes(self) -> list[Path]:
+        """The files that were written, made or removed since the last call."""
+        before, now = self._before, self._scan()
+        self._before = now
         return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
 
     def __len__(self) -> int:
         return len(self._before)
 
-    def _look(self) -> State:
+    def _scan(self) -> State:
         began = time.monotonic()
         found: State = {}
         self.cut = False
@@ -65,7 +65,7 @@ class FileWatch:
         for path in self.files:
             if path not in found and (state := _state(path)) is not None:
                 found[path] = state
-        self.pause = max(LOOK_SECONDS, 9 * (time.monotonic() - began))
+        self.pause = max(SCAN_SECONDS, 9 * (time.monotonic() - began))
         return found
 
 

@@ -630,7 +630,7 @@ class Hub:
         valid = await self.tenants.generations(tenant.id)
         running = [
             key
-            for key, each in self.quotas.of(tenant.key).items()
+            for key, each in self.quotas.running_tasks(tenant.key).items()
             if tenant.disabled or (each.generation is not None and each.generation not in valid)
         ]
 
@@ -670,7 +670,7 @@ class Hub:
         stored = await self.requests.find(int(tenant), request, agent) if tenant.isdigit() else None
         if stored is not None:
             return stored
-        for (running_agent, task), running in self.quotas.of(tenant).items():
+        for (running_agent, task), running in self.quotas.running_tasks(tenant).items():
             if task == request and running.asked and agent in ("", running_agent):
                 return StoredRequest(
                     request_id=request,

@@ -209,7 +209,7 @@ class McpTools:
         """Raises `A2AError`."""
         return self._select(await (await self._connect()).tools())
 
-    async def look(self) -> ServerDescription:
+    async def describe(self) -> ServerDescription:
         """What the server says about itself, on a connection of its own. Raises `A2AError`."""
         pool = McpPool()
         try:

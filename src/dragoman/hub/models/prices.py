@@ -30,7 +30,7 @@ class Prices:
     def __init__(self, prices: Mapping[str, Price] | None = None, currency: str = "USD") -> None:
         self._prices, self.currency = dict(prices or {}), currency
 
-    def of(self, model: str) -> Price | None:
+    def find(self, model: str) -> Price | None:
         if model in self._prices:
             return self._prices[model]
         matching = [pattern for pattern in self._prices if matches_glob(model, pattern)]
@@ -42,7 +42,7 @@ class Prices:
 
     def cost(self, model: str, usage: Usage) -> float:
         """0 if the price is not known."""
-        price = self.of(model)
+        price = self.find(model)
         if price is None:
             return 0.0
         cached = min(usage.cache_read_tokens, usage.input_tokens)

@@ -61,8 +61,7 @@ class Policies(Repository):
 
     async def own(self, tenant: int) -> dict[str, Any]:
         """The members of a tenant's policy that differ from the hub's."""
-        row = await self._db.look_up(_OVERRIDE, (tenant,))
-        return {} if row is None else dict(msgspec.json.decode(row["document"]))
+        return _own(await self._db.look_up(_OVERRIDE, (tenant,)))
 
     async def stored(self, tenant: int) -> dict[str, int]:
         """How much a tenant stores of everything that has a limit."""
@@ -77,8 +76,7 @@ class Policies(Repository):
         self, db: Transaction, tenant: int, changes: Mapping[str, Any], *, actor: str = "admin"
     ) -> Policy:
         """Change members of a tenant's own policy; null removes one. Raises `InvalidParams`."""
-        row = await db.one(_OVERRIDE, (tenant,))
-        own = {} if row is None else dict(msgspec.json.decode(row["document"]))
+        own = _own(await db.one(_OVERRIDE, (tenant,)))
         for name, value in changes.items():
             if name not in Policy.__struct_fields__:
                 close = get_close_matches(name[:80], Policy.__struct_fields__, 1)
@@ -103,11 +101,12 @@ async def policy_of(db: Transaction, tenant: int) -> Policy:
 
 
 def _policy(default: Policy, row: Row) -> Policy:
-    if row is None:
-        return default
-    own = msgspec.json.decode(row["document"])
-    known = {name: value for name, value in own.items() if name in Policy.__struct_fields__}
-    return override_policy(default, known)
+    known = {name: value for name, value in _own(row).items() if name in Policy.__struct_fields__}
+    return override_policy(default, known) if known else default
+
+
+def _own(row: Row) -> dict[str, Any]:
+    return {} if row is None else dict(msgspec.json.decode(row["document"]))
 
 
 async def check_room(

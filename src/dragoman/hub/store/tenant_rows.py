@@ -21,11 +21,8 @@ from dragoman.hub.store.tokens import next_generation, write_audit
 PAGE_ROWS = 200
 
 _KEY_COLUMNS = {
-    **dict.fromkeys(
-        ("conversations", "messages", "artifacts", "memories", "relations", "todos", "schedules", "runs"),
-        "id",
-    ),
-    **dict.fromkeys(("tokens", "audit"), "id"),
+    **dict.fromkeys(("conversations", "messages", "artifacts", "memories", "relations", "todos"), "id"),
+    **dict.fromkeys(("schedules", "runs", "tokens", "audit"), "id"),
     "agents": "agent_id",
     "agent_versions": "agent_id, version",
     "requests": "n",
@@ -37,8 +34,6 @@ _KEY_COLUMNS = {
 }
 """Tables, and the columns that identify a row of a tenant."""
 EXPORTED = tuple(_KEY_COLUMNS)
-NOT_EXPORTED = ("idempotency_keys", "notifications", "unused_blobs", "workspace_leases")
-"""Tables of tenants whose rows last for hours only."""
 _OMITTED_COLUMNS = frozenset({"tenant_id", "hash", "content_blob", "blob", "words"})
 """Columns that are left out. `content` of artifacts is, too: the files themselves are in the archive."""
 _PICTURES = (

@@ -153,7 +153,7 @@ class Admission:
             if not message.task_id or call.names_tasks:
                 message = _with_ids(message)
                 call = replace(call, names_tasks=True)
-            if (agent, message.task_id) not in self._quotas.of(tenant.key):
+            if (agent, message.task_id) not in self._quotas.running_tasks(tenant.key):
                 await self._quotas.reserve(tenant, agent, message.task_id, conversation=conversation, via=via)
         self._metrics.count_start(tenant.key, via)
         try:

@@ -56,7 +56,7 @@ class Budgets:
 
     async def lacks_price(self, tenant: int, model: str) -> bool:
         """True if money is limited and the price of a model is not known."""
-        return bool((await self._policies.of(tenant)).cost_per_day) and self.prices.of(model) is None
+        return bool((await self._policies.of(tenant)).cost_per_day) and self.prices.find(model) is None
 
     async def spend(self, tenant: int, model: str, usage: Usage) -> None:
         await self.count(tenant, usage.total, self.prices.cost(model, usage))

@@ -104,7 +104,7 @@ class Quotas:
         slot, most = None, self._max_running(tenant)
         if most:
             slot = self._slot(tenant)
-            for each in self.of(tenant.key).values():
+            for each in self.running_tasks(tenant.key).values():
                 self._count(each, slot, most)  # tasks that started when the tenant had no limit
             if not await self._counter.enter(slot, most):
                 raise RateLimited(
@@ -171,7 +171,7 @@ class Quotas:
             else:
                 self._remove(tenant.key, (agent, task))
 
-    def of(self, tenant: str) -> dict[Key, RunningTask]:
+    def running_tasks(self, tenant: str) -> dict[Key, RunningTask]:
         """The running tasks of a tenant, by agent and task."""
         return dict(self._running.get(tenant, {}))
 
