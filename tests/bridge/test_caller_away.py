@@ -45,6 +45,16 @@ def guarded() -> Crew:
     return Crew(auth=[Bearer({"ada": hashed(ADA), "bob": hashed(BOB)})])
 
 
+async def begin_slow_task(client: Client, crew: Crew) -> str:
+    """Returns the id of a task that has an artifact and does not end."""
+    begun = await client.send("go", skill="slow", wait=False)
+    assert begun.task is not None
+    task = begun.task.id
+    await crew.begun.wait()
+    await until(lambda: client.get(task), lambda now: now.artifacts)
+    return task
+
+
 async def state(client: Client, task: str) -> TaskState:
     return (await client.get(task)).status.state
 
@@ -70,11 +80,7 @@ async def test_after_a_restart_a_task_waits_for_its_caller_and_then_goes_on(
         app = as_stranger(app)
     async with asyncio.timeout(60), running(app) as upstream:
         async with bridge_to(upstream, store) as url, caller(url, ADA) as ada:
-            begun = await ada.send("go", skill="slow", wait=False)
-            assert begun.task is not None
-            task = begun.task.id
-            await crew.begun.wait()
-            await until(lambda: ada.get(task), lambda now: now.artifacts)
+            task = await begin_slow_task(ada, crew)
         async with bridge_to(upstream, store) as url:
             await until(lambda: status_in_store(store, task), lambda found: found is TaskState.AUTH_REQUIRED)
             async with caller(url, BOB) as bob:  # somebody else is not who is waited for
@@ -95,11 +101,7 @@ async def test_a_task_that_waits_for_its_caller_can_be_canceled_by_it(tmp_path: 
     crew, store = guarded(), f"sqlite:///{tmp_path / 'bridge.db'}"
     async with asyncio.timeout(60), running(crew_app(crew)) as upstream:
         async with bridge_to(upstream, store) as url, caller(url, ADA) as ada:
-            begun = await ada.send("go", skill="slow", wait=False)
-            assert begun.task is not None
-            task = begun.task.id
-            await crew.begun.wait()
-            await until(lambda: ada.get(task), lambda now: now.artifacts)
+            task = await begin_slow_task(ada, crew)
         async with bridge_to(upstream, store) as url:
             await until(lambda: status_in_store(store, task), lambda found: found is TaskState.AUTH_REQUIRED)
             async with caller(url, ADA) as ada:

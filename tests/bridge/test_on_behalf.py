@@ -13,8 +13,8 @@ from dragoman.client import AgentCache, connect
 from dragoman.errors import A2AError, TaskNotFound, Unauthenticated
 from dragoman.server.application import application
 from tests.bridge.bridging import bridged
-from tests.bridge.oauth_server import OAuthServer, Program
-from tests.bridge.test_token_exchange import BRIDGE, SECRET, UPSTREAM, Crew
+from tests.bridge.oauth_server import OAuthServer
+from tests.bridge.test_token_exchange import BRIDGE, SECRET, UPSTREAM, Crew, exchange_settings
 from tests.waiting import until
 
 MODES = ["durable", "pass"]
@@ -30,17 +30,9 @@ class World(NamedTuple):
 @asynccontextmanager
 async def world(folder: Path, mode: str, **credentials: Any) -> AsyncIterator[World]:
     oauth = OAuthServer()
-    oauth.programs = {"bridge": Program("bridge", SECRET, (UPSTREAM,))}
     async with oauth.running():
         crew = Crew(oauth)
-        table = {
-            "type": "token_exchange",
-            "token_url": oauth.token_url,
-            "client_id": "bridge",
-            "client_secret": SECRET,
-            "audience": UPSTREAM,
-            **credentials,
-        }
+        table = exchange_settings(oauth, **credentials)
         auth = {"jwt": {"issuer": oauth.issuer, "audience": BRIDGE, "jwks_url": f"{oauth.url}/keys"}}
         store = f"sqlite:///{folder / 'bridge.db'}"
         app = application(crew.agent, store="memory:")

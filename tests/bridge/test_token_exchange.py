@@ -74,6 +74,19 @@ class Caller:
         return self.token
 
 
+def exchange_settings(oauth: OAuthServer, **more: Any) -> dict[str, Any]:
+    """The credentials of a route that exchanges tokens at `oauth`, which knows the bridge from now on."""
+    oauth.programs = {"bridge": Program("bridge", SECRET, (UPSTREAM,))}
+    return {
+        "type": "token_exchange",
+        "token_url": oauth.token_url,
+        "client_id": "bridge",
+        "client_secret": SECRET,
+        "audience": UPSTREAM,
+        **more,
+    }
+
+
 def exchange(oauth: OAuthServer, caller: Caller, **options: Any) -> TokenExchange:
     given = {"client_secret": SECRET, "audience": UPSTREAM, "client_id": "bridge", **options}
     return TokenExchange(token_url=oauth.token_url, subject=caller, **given)

@@ -189,7 +189,7 @@ async def test_a_page_is_not_told_to_open_anything_but_a_web_page(url: str) -> N
         given = {"authorizationUrl": url, "tokenUrl": f"{site.base}/token", "clientId": CLIENT}
         answer = await operator("POST", "/login", {"url": site.base, "kind": "authorizationCode", **given})
         assert answer.status == 400 or answer.json["state"] == "failed"
-        assert url not in answer.body.decode() or answer.json.get("authorizeUrl") is None
+        assert not answer.json.get("authorizeUrl")
 
 
 async def test_private_token_servers_are_refused_unless_they_are_allowed() -> None:

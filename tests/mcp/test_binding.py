@@ -17,7 +17,18 @@ from dragoman.model.task import TaskState
 from dragoman.observe.limit import Quota
 from dragoman.server.runtime import running
 from dragoman.stores import open_store
-from tests.mcp.driving import ERAS, Desk, Progress, User, names, task_id, texts
+from tests.mcp.driving import (
+    ACCEPT,
+    ERAS,
+    INITIALIZE,
+    LIST_TOOLS,
+    Desk,
+    Progress,
+    User,
+    names,
+    task_id,
+    texts,
+)
 
 
 def transport(url: str, **headers: str) -> Any:
@@ -61,7 +72,7 @@ async def test_clients_that_come_at_once_are_all_served() -> None:
         running(Desk().agent().app(store="memory:", mcp=True)) as url,
         streamable_http.create_mcp_http_client() as http,
     ):
-        posts = [http.post(f"{url}/mcp", json=_INITIALIZE, headers=_ACCEPT) for _ in range(8)]
+        posts = [http.post(f"{url}/mcp", json=INITIALIZE, headers=ACCEPT) for _ in range(8)]
         assert [each.status_code for each in await asyncio.gather(*posts)] == [200] * 8
 
 
@@ -123,14 +134,14 @@ async def test_a_caller_without_credentials_is_refused_as_everywhere() -> None:
     async with running(private().app(store="memory:", mcp=True)) as url:
         async with streamable_http.create_mcp_http_client() as http:
             for path in ("/mcp", "/mcp/"):
-                answer = await http.post(f"{url}{path}", json=_INITIALIZE, headers=_ACCEPT)
+                answer = await http.post(f"{url}{path}", json=INITIALIZE, headers=ACCEPT)
                 assert answer.status_code == 401
                 assert answer.headers["www-authenticate"].startswith("Bearer")
         async with streamable_http.create_mcp_http_client(headers={"Authorization": "Bearer t-ann"}) as http:
-            opened = await http.post(f"{url}/mcp", json=_INITIALIZE, headers=_ACCEPT)
-            session = {"mcp-session-id": opened.headers["mcp-session-id"], **_ACCEPT}
+            opened = await http.post(f"{url}/mcp", json=INITIALIZE, headers=ACCEPT)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"], **ACCEPT}
         async with streamable_http.create_mcp_http_client(headers={"Authorization": "Bearer t-bob"}) as http:
-            assert (await http.post(f"{url}/mcp", json=_LIST, headers=session)).status_code == 404
+            assert (await http.post(f"{url}/mcp", json=LIST_TOOLS, headers=session)).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/desk"])
@@ -148,7 +159,7 @@ async def test_a_client_learns_who_gives_out_tokens(path: str) -> None:
         streamable_http.create_mcp_http_client() as http,
     ):
         where = f"{url}{path.rstrip('/')}/mcp"
-        refused = await http.post(where, json=_INITIALIZE, headers=_ACCEPT)
+        refused = await http.post(where, json=INITIALIZE, headers=ACCEPT)
         assert refused.status_code == 401
         metadata = extract_resource_metadata_from_www_auth(refused)
         assert metadata is not None
@@ -207,17 +218,17 @@ async def test_calls_over_mcp_count_against_the_limits_and_are_audited(tmp_path:
 
 
 async def test_a_page_from_elsewhere_cannot_call_unless_it_was_named() -> None:
-    foreign = {**_ACCEPT, "origin": "https://evil.example"}
+    foreign = {**ACCEPT, "origin": "https://evil.example"}
     async with (
         running(Desk().agent().app(store="memory:", mcp=True)) as url,
         streamable_http.create_mcp_http_client() as http,
     ):
-        assert (await http.post(f"{url}/mcp", json=_INITIALIZE, headers=foreign)).status_code == 403
-        local = {**_ACCEPT, "origin": "http://localhost:6274"}
-        assert (await http.post(f"{url}/mcp", json=_INITIALIZE, headers=local)).status_code == 200
+        assert (await http.post(f"{url}/mcp", json=INITIALIZE, headers=foreign)).status_code == 403
+        local = {**ACCEPT, "origin": "http://localhost:6274"}
+        assert (await http.post(f"{url}/mcp", json=INITIALIZE, headers=local)).status_code == 200
     named = Desk().agent().app(store="memory:", mcp=True, cors_origins=["https://evil.example"])
     async with running(named) as url, streamable_http.create_mcp_http_client() as http:
-        answer = await http.post(f"{url}/mcp", json=_INITIALIZE, headers=foreign)
+        answer = await http.post(f"{url}/mcp", json=INITIALIZE, headers=foreign)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://evil.example"
 
@@ -247,23 +258,9 @@ async def test_several_processes_need_no_sessions() -> None:
     desk = Desk()
     async with running(desk.agent().app(store="memory:", mcp=True, shared=True)) as url:
         async with streamable_http.create_mcp_http_client() as http:
-            opened = await http.post(f"{url}/mcp", json=_INITIALIZE, headers=_ACCEPT)
+            opened = await http.post(f"{url}/mcp", json=INITIALIZE, headers=ACCEPT)
             assert "mcp-session-id" not in opened.headers
         user = User()
         async with Client(f"{url}/mcp", mode="legacy", elicitation_callback=user) as client:
             asked = await client.call_tool("book", {"city": "Rome"})
             assert "answer_task" in texts(asked)[1] and not user.asked
-
-
-_ACCEPT = {"accept": "application/json, text/event-stream"}
-_INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    },
-}
-_LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}

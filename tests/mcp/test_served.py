@@ -93,7 +93,7 @@ async def test_the_command_serves_mcp_servers(tmp_path: Path) -> None:
     command = shlex.join([sys.executable, str(SCRIPT), str(tmp_path)])
     options = ["--mcp-server", command, "--mcp-approve", "destructive", "--mcp-env", "GIVEN"]
     async with Server(options=options, env={"GIVEN": "yes"}) as server, connect(server.url) as client:
-        assert client.card.name == "tool-server" or client.card.skills
+        assert client.card.name == "tool_server"
         assert (await client({"a": 1, "b": 1}, skill="add")).data == {"sum": 2}
         assert (await client("GIVEN", skill="environment")).text == "yes"
         reply = await client("5", skill="pay")

@@ -25,7 +25,10 @@ from dragoman.mcp.server import AgentServer
 from dragoman.model.task import TaskState
 from dragoman.server.runtime import running
 from tests.mcp.driving import (
+    ACCEPT,
     ERAS,
+    INITIALIZE,
+    LIST_TOOLS,
     Desk,
     Progress,
     User,
@@ -186,8 +189,8 @@ async def test_a_client_of_the_old_era_that_loses_its_connection_cancels_nothing
         serve_endpoint(HttpEndpoint(agent_server(url))) as where,
         streamable_http.create_mcp_http_client() as http,
     ):
-        opened = await http.post(where, json=_INITIALIZE, headers=_ACCEPT)
-        session = {"mcp-session-id": opened.headers["mcp-session-id"], **_ACCEPT}
+        opened = await http.post(where, json=INITIALIZE, headers=ACCEPT)
+        session = {"mcp-session-id": opened.headers["mcp-session-id"], **ACCEPT}
         began = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert (await http.post(where, json=began, headers=session)).status_code == 202
         async with http.stream("POST", where, json=call, headers=session) as answer:
@@ -445,42 +448,28 @@ async def test_the_token_of_a_caller_goes_to_the_agent_only_if_that_is_wanted() 
                 refused = await client.call_tool("work", {"text": "hi"})
                 assert refused.is_error and "NOT AUTHORIZED" in texts(refused)[0]
             async with caller("t-ann") as http:
-                opened = await http.post(where, json=_INITIALIZE, headers=_ACCEPT)
-                session = {"mcp-session-id": opened.headers["mcp-session-id"], **_ACCEPT}
+                opened = await http.post(where, json=INITIALIZE, headers=ACCEPT)
+                session = {"mcp-session-id": opened.headers["mcp-session-id"], **ACCEPT}
             async with caller("t-bob") as http:
-                stolen = await http.post(where, json=_LIST, headers=session)
+                stolen = await http.post(where, json=LIST_TOOLS, headers=session)
                 assert stolen.status_code == 404
             async with streamable_http.create_mcp_http_client() as http:
-                assert (await http.post(where, json=_LIST, headers=_ACCEPT)).status_code == 401
+                assert (await http.post(where, json=LIST_TOOLS, headers=ACCEPT)).status_code == 401
         async with serve_endpoint(HttpEndpoint(agent_server(url), token="s3cret")) as where:
             async with Client(transport(where, "s3cret"), mode="legacy") as client:
                 result = await client.call_tool("work", {"text": "hi"})
                 assert result.is_error and "NOT AUTHORIZED" in texts(result)[0]
             async with caller("t-ann") as http:
-                assert (await http.post(where, json=_LIST, headers=_ACCEPT)).status_code == 401
+                assert (await http.post(where, json=LIST_TOOLS, headers=ACCEPT)).status_code == 401
 
 
 async def test_without_a_token_a_page_in_a_browser_cannot_call() -> None:
     async with served(Desk().agent()) as url, serve_endpoint(HttpEndpoint(agent_server(url))) as where:
         async with streamable_http.create_mcp_http_client() as http:
-            foreign = {**_ACCEPT, "origin": "https://evil.example"}
-            assert (await http.post(where, json=_INITIALIZE, headers=foreign)).status_code == 403
-            rebound = {**_ACCEPT, "host": "evil.example"}
-            assert (await http.post(where, json=_INITIALIZE, headers=rebound)).status_code == 421
-
-
-_ACCEPT = {"accept": "application/json, text/event-stream"}
-_INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    },
-}
-_LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
+            foreign = {**ACCEPT, "origin": "https://evil.example"}
+            assert (await http.post(where, json=INITIALIZE, headers=foreign)).status_code == 403
+            rebound = {**ACCEPT, "host": "evil.example"}
+            assert (await http.post(where, json=INITIALIZE, headers=rebound)).status_code == 421
 
 
 async def test_the_server_starts_before_its_agent() -> None:
@@ -518,7 +507,7 @@ async def test_the_command_serves_http_for_callers_with_the_token_until_it_is_st
         async with Client(streamable_http.streamable_http_client(where, http_client=http)) as client:
             assert texts(await client.call_tool("chat", {"text": "hi"}))[0] == "you said hi"
         async with streamable_http.create_mcp_http_client() as stranger:
-            assert (await stranger.post(where, json=_LIST, headers=_ACCEPT)).status_code == 401
+            assert (await stranger.post(where, json=LIST_TOOLS, headers=ACCEPT)).status_code == 401
             assert (await stranger.get(where.removesuffix("/mcp") + "/healthz")).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
