@@ -104,7 +104,7 @@ class House:
             prices=Prices(),
         )
         self.agents = {
-            c.id: ConstitutionAgent(TENANT, CatalogueEntry(id=c.id, constitution=c), parts)
+            c.id: ConstitutionAgent(TENANT, CatalogueEntry(constitution=c), parts)
             for c in (INDEX, *constitutions)
         }
         self.engine = Engine(

@@ -378,8 +378,8 @@ class Hub:
             parts = await read_input()
             await self.admission.check_room(tenant, len(msgspec.json.encode(parts)))
             if inline is not None:
-                entry = await self.catalogue.store_inline(tenant.id, inline)
-                request = replace(request, metadata={**request.metadata, AGENT_VERSION: entry.version})
+                inline_version = await self.catalogue.store_inline(tenant.id, inline)
+                request = replace(request, metadata={**request.metadata, AGENT_VERSION: inline_version})
             request = replace(request, message=replace(request.message, parts=parts))
             await self._deliver(call, request, tenant, conversation)
         version = request.metadata.get(AGENT_VERSION)

@@ -6,7 +6,7 @@ otherwise. Over A2A, `Hub` checks the same scopes for each operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,6 @@ from dragoman.hub.store.tokens import READ, RUN
 from dragoman.hub.tenants.quotas import OPEN_REQUEST_LIMIT
 from dragoman.model.ops import refuse
 from dragoman.server import routes as common
-from dragoman.server.exchange import Exchange
 from dragoman.server.mount import OURS, RETRY_SECONDS, Header
 from dragoman.server.routes import ApiResponse, NotFound, Route, RouteHandler
 
@@ -29,10 +28,7 @@ TENANT, ADMIN, ANYBODY = "tenant:", "admin", "anybody"
 
 
 class ApiRequest(common.ApiRequest[Tenant | None]):
-    """One request to the native API."""
-
-    def __init__(self, exchange: Exchange, tenant: Tenant | None, path: Mapping[str, str]) -> None:
-        super().__init__(exchange, tenant, path)
+    """One request to the native API. `caller` is a tenant, or None for the operator and for routes without access."""
 
     @property
     def tenant(self) -> Tenant:

@@ -149,7 +149,7 @@ def routes(hub: Hub) -> list[Route]:
         except InvalidParams as error:
             wrong = [{"field": field, "reason": why} for field, why in error.fields]
             return {"ok": False, "error": error.message, "fields": wrong}
-        return {"ok": True, "agent": CatalogueEntry(id=read.id, constitution=read).public}
+        return {"ok": True, "agent": CatalogueEntry(constitution=read).public}
 
     days = {"days": "The last days, today included: 30, at most 366."}
 

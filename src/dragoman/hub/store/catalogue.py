@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,8 @@ from dragoman.hub.store.policies import Policies, check_room, policy_of
 from dragoman.model.card import AgentCard
 from dragoman.server.routes import Conflict, NotFound
 
+T = TypeVar("T")
+
 MAX_LISTED_AGENTS = 1000
 MAX_LISTED_VERSIONS = 200
 _STARTING_SECONDS = 60
@@ -30,13 +32,13 @@ VERSIONS_FACTOR = 20
 """The limit of versions of all agents of a tenant, as a multiple of the limit of one agent."""
 
 _ENTRY = """
-select agents.agent_id, agents.version, document, created_at, updated_at from agents
+select agents.version, document, created_at, updated_at from agents
 join agent_versions using (tenant_id, agent_id, version) where tenant_id = ?
 """
 _ONE = _ENTRY + "and agent_id = ?"
 _ALL = _ENTRY + "order by updated_at desc, agent_id limit ?"
 _VERSION = """
-select agent_id, version, document, at as created_at, at as updated_at from agent_versions
+select version, document, at as created_at, at as updated_at from agent_versions
 where tenant_id = ? and agent_id = ? and version = ?
 """
 _VERSIONS = """
@@ -94,11 +96,14 @@ _DELETE = "delete from agents where tenant_id = ? and agent_id = ?"
 class CatalogueEntry(Struct, frozen=True, kw_only=True):
     """One version of an agent that is a constitution. `index` has version 0."""
 
-    id: str
     constitution: Constitution
     version: int = 0
     created_at: int = 0
     updated_at: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.constitution.id
 
     @property
     def card(self) -> AgentCard:
@@ -131,7 +136,7 @@ class Catalogue:
         self._db, self._policies, self._names = database, Policies(database), names
         self.release_versions: Callable[[int], Awaitable[int]] | None = None
         """Releases the versions of requests that have ended, so that they can be deleted. Returns how many requests."""
-        self.index = CatalogueEntry(id=INDEX_ID, constitution=index)
+        self.index = CatalogueEntry(constitution=index)
         self.code = {agent.id: agent for agent in code}
         if len(self.code) != len(code) or INDEX_ID in self.code:
             raise ValueError(f"agents that are code need ids of their own, and none may be {INDEX_ID!r}")
@@ -235,26 +240,19 @@ class Catalogue:
         if self._names is not None:
             self._names.check(await self._policies.of(tenant), constitution)
 
-    async def store_inline(self, tenant: int, constitution: Constitution) -> CatalogueEntry:
-        """Store an agent that comes with a request. The same document is stored once. Raises `QuotaExceeded`."""
+    async def store_inline(self, tenant: int, constitution: Constitution) -> int:
+        """Store an agent that comes with a request, and return its version. The same document is stored once. Raises `QuotaExceeded`."""
 
-        async def store(db: Transaction) -> CatalogueEntry:
-            known = await db.one(
-                _FIND_SAME, (now := int(time.time()), tenant, constitution.id, _encode(constitution))
-            )
-            if known is not None:
-                return CatalogueEntry(
-                    id=constitution.id,
-                    constitution=constitution,
-                    version=known["version"],
-                    created_at=now,
-                    updated_at=now,
-                )
-            return await self._store_version(db, tenant, constitution, inline=True)
+        async def store(db: Transaction) -> int:
+            now = int(time.time())
+            same = await db.one(_FIND_SAME, (now, tenant, constitution.id, _encode(constitution)))
+            if same is not None:
+                return int(same["version"])
+            return await self._store_version(db, tenant, constitution, now, inline=True)
 
         return await self._run(store, tenant)
 
-    async def _run(self, work: Work[CatalogueEntry], tenant: int) -> CatalogueEntry:
+    async def _run(self, work: Work[T], tenant: int) -> T:
         """Run `work`; if the tenant stores too many versions, once more after those of ended requests are deleted."""
         try:
             return await self._db.run(work, tenant=tenant)
@@ -265,24 +263,22 @@ class Catalogue:
             return await self._db.run(work, tenant=tenant)
 
     async def _store_version(
-        self, db: Transaction, tenant: int, constitution: Constitution, *, inline: bool = False
-    ) -> CatalogueEntry:
-        """Store a version, and delete old ones that no request uses."""
+        self, db: Transaction, tenant: int, constitution: Constitution, now: int, *, inline: bool = False
+    ) -> int:
+        """Store a version, delete old ones that no request uses, and return its number."""
         most = (await policy_of(db, tenant)).max_versions
         if most:
             await db.change(_PRUNE, (tenant, constitution.id, max(0, most - 2)))
             await check_room(db, tenant, "versions", limit=most * VERSIONS_FACTOR)
-        version = (await db.one(_NEXT, (tenant, constitution.id)))[0]
-        now = int(time.time())
+        version = int((await db.one(_NEXT, (tenant, constitution.id)))[0])
         await db.change(_ADD_VERSION, (tenant, constitution.id, version, inline, _encode(constitution), now))
-        return CatalogueEntry(
-            id=constitution.id, constitution=constitution, version=version, created_at=now, updated_at=now
-        )
+        return version
 
     async def _put(self, db: Transaction, tenant: int, constitution: Constitution) -> CatalogueEntry:
-        stored = await self._store_version(db, tenant, constitution)
-        await db.change(_PUT, (tenant, stored.id, stored.version, stored.created_at, stored.updated_at))
-        return _entry(await db.one(_ONE, (tenant, stored.id)))
+        id, now = constitution.id, int(time.time())
+        version = await self._store_version(db, tenant, constitution, now)
+        await db.change(_PUT, (tenant, id, version, now, now))
+        return _entry(await db.one(_ONE, (tenant, id)))
 
     async def delete_unused(self, before: int, limit: int) -> int:
         """Delete versions that no stored request uses: inline ones from before a time, and those replaced before it. Returns
@@ -310,7 +306,6 @@ def _encode(constitution: Constitution) -> str:
 
 def _entry(row: Row) -> CatalogueEntry:
     return CatalogueEntry(
-        id=row["agent_id"],
         constitution=msgspec.json.decode(row["document"], type=Constitution),
         version=row["version"],
         created_at=row["created_at"],
