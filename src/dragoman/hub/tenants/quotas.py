@@ -45,6 +45,12 @@ class RunningTask(Struct):
     """It has a slot and does not run yet, but is about to."""
 
 
+class TokenBucket(Struct):
+    left: float
+    at: float
+    """When `left` was computed."""
+
+
 class Quotas:
     """Limits of requests per tenant; 0: no limit. `shared` counts over all hubs of a store; without it, this hub counts alone."""
 
@@ -52,7 +58,10 @@ class Quotas:
         self, *, max_running: int = 0, per_minute: int = 0, burst: int = 0, shared: SharedQuota | None = None
     ) -> None:
         self.max_running, self.per_minute, self.burst = max_running, per_minute, burst
+        self._shared = shared
         self._counter: Any = shared or LocalQuota(CallerUsage())
+        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        """Of this hub alone. `LocalQuota` would not forget a higher rate when the operator lowers it."""
         self._running: dict[str, dict[Key, RunningTask]] = {}
         self._open: Counter[int] = Counter()
         """By tenant: the requests that this hub is answering."""
@@ -76,7 +85,16 @@ class Quotas:
         """Count one operation. Returns 0, or the seconds until it may begin."""
         if not per_minute:
             return 0.0
-        return float(await self._counter.take(self._counter.key(what, tenant.key), per_minute / 60, burst))
+        if self._shared is not None:
+            return await self._shared.take(self._shared.key(what, tenant.key), per_minute / 60, burst)
+        now = time.monotonic()
+        bucket = self._buckets.setdefault((what, tenant.id), TokenBucket(burst, now))
+        bucket.left = min(burst, bucket.left + (now - bucket.at) * per_minute / 60)
+        bucket.at = now
+        if bucket.left < 1:
+            return (1 - bucket.left) * 60 / per_minute
+        bucket.left -= 1
+        return 0.0
 
     def open(self, tenant: Tenant, most: int) -> Callable[[], None]:
         """Count a request until the returned function is called. Raises `RateLimited`."""
