@@ -156,7 +156,7 @@ class StreamingNotSupported(UnsupportedOperation):
 
 
 class TaskClosed(UnsupportedOperation):
-    """The task is finished, or does not wait with the question that the message answers, and takes no such message."""
+    """The message is refused: the task is finished, or does not wait with the question that the message answers."""
 
 
 class ContentTypeNotSupported(A2AError):

@@ -1,6 +1,6 @@
 """Run the agent of a framework inside a turn.
 
-An adapter is a generator of events (`Adapter.run`): text as it comes, tool calls, usage, and in the end `Finished` or
+An adapter is a generator of events (`Runnable.run`): text as it comes, tool calls, usage, and in the end `Finished` or
 `Paused` with the framework's state as JSON. `work` sends the events out and records them with the state as steps of the
 turn, so the task's log holds all that the framework needs to continue:
 

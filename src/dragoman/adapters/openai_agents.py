@@ -317,14 +317,14 @@ class OpenCalls:
         return outcome if outcome is not None and outcome["asks"] else None
 
     def take(self, call_id: str, *, asks: bool) -> Outcome | None:
-        """Remove and return the question, or what needs no answer. None if there is none."""
+        """Remove and return the outcome of a call: a question if `asks`, else one that needs no answer. None if there is none."""
         outcome = self._outcomes.get(call_id)
         return self._outcomes.pop(call_id) if outcome is not None and outcome["asks"] is asks else None
 
 
 _calls_of_run: ContextVar[OpenCalls | None] = ContextVar("open_calls", default=None)
 _calls_of_process = OpenCalls()
-"""Of all runs outside of `wrap`."""
+"""The open calls of all runs outside of `wrap`."""
 
 
 def _open_calls() -> OpenCalls:

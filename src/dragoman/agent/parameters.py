@@ -47,7 +47,7 @@ _CONTENT = (Artifact, Message, Part)
 _OURS = {"Turn": Turn, "Message": Message, "Part": Part}
 """Names that may be imported for type checkers only."""
 _MAX_NAMED_MEMBERS = 10
-"""In an error."""
+"""Members that an error names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class CommandParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
-        """Without the usage of argparse: of a server it fills a screen, and hides the error below it."""
+        """Print the error without the usage, which argparse prints above it: the usage of `serve` fills a screen."""
         self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` shows what it takes\n")
 
 

@@ -41,7 +41,7 @@ unless you say --allow-private.
 
 def register(commands: Any) -> None:
     parser = add_command(
-        commands, "inspect", "look at any agent: card with findings, chat, bytes, log in", EPILOG, run
+        commands, "inspect", "look at any agent: card with findings, chat, bytes, login", EPILOG, run
     )
     add_agent_options(parser)
     parser.add_argument(

@@ -262,7 +262,7 @@ async def _install(args: argparse.Namespace, name: str) -> int:
         args.refuse("--name: letters, digits, - and _, at most 32")
     try:
         resolve_target(args.url, read_agents())
-    except (A2AError, ValueError) as error:  # an agent that is away is added, a name of nothing is not
+    except (A2AError, ValueError) as error:  # an agent that is away is added, an unknown name is not
         show.say(f"dragoman: {error}", sys.stderr)
         return FAILURE
     given = _arguments(args)

@@ -48,7 +48,7 @@ def calling_modules(
     handle: str = "",
     act_for: talk.ActFor | None = None,
 ) -> list[Module]:
-    """The modules that call agents: chat, inspect and log in. `url` is the agent of the command line, `handle` its login.
+    """The modules that call agents: chat, inspector and login. `url` is the agent of the command line, `handle` its login.
 
     `act_for`: on a hub, returns the principal of a call.
     """

@@ -73,7 +73,9 @@ class Arbiter(V0_3):
                 refuse(f"message.parts[{n}].kind", "is missing")
 
     def refuse_strictly(self, error: A2AError, status: int, body: bytes) -> tuple[int, bytes]:
-        """Clients read the envelope only. Arbiter counts calls before it reads them, so its answer to too many has none."""
+        """Errors of JSON-RPC have the status 200, except 401. Too many calls get 429 and a body that is no JSON-RPC, because
+        Arbiter counts calls before it reads them.
+        """
         if status == 429:
             after = max(1, round(error.retry_after or 0))
             reason = error.metadata.get("reason", "")

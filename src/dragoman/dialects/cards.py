@@ -32,7 +32,7 @@ _TRIO = ("streaming", "pushNotifications", "stateTransitionHistory")
 
 
 _MAX_CACHED_CHARACTERS = 32
-"""Of a label: a caller or a card may have sent any text."""
+"""Longer labels are not cached: a caller or a card may have sent any text."""
 
 
 def version_of(label: str) -> str:

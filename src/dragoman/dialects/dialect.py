@@ -52,7 +52,7 @@ class Dialect(Protocol):
     names_configs: bool = False
     """Clients choose the ids of new push configs."""
     gets_configs_by_id: bool = False
-    """A push config is got by its id. In the other versions a task may have only one, or any of them is an answer."""
+    """A request for a push config has to name its id. In the other versions it need not: a task has only one, or any is an answer."""
     always_waits: bool = False
     """A send cannot ask to be answered before the task stops."""
     strict_cancel: bool = True

@@ -110,7 +110,7 @@ class V1_0(Dialect):
         if isinstance(result, ops.PushConfig):
             result = _with_one_scheme(result)
         elif isinstance(result, ops.PushConfigPage):
-            # There even when there are none.
+            # `configs` is there even when there are none.
             configs = [_with_one_scheme(config) for config in result.configs]
             more = {"nextPageToken": result.next_page_token} if result.next_page_token else {}
             return encoder.encode({"configs": configs, **more})

@@ -91,7 +91,7 @@ class Journal:
             self._unfolded, self._unfolded_bytes = [], 0
 
     def listen(self, woken: Callable[[Sequence[Record]], None]) -> AbstractContextManager[object]:
-        """Call `woken` when the log gets records: with those of this run, without those of others, such as mail."""
+        """Call `woken` when the log gets records: with the records if this run wrote them, with none if a message came."""
         return self._bus.listen(topic(self.lease.scope, self.lease.task), woken)
 
     def change(self, record: Record) -> Record:

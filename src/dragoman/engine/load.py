@@ -7,7 +7,7 @@ from threading import Lock
 
 _CELL_BYTES = 8
 _MAX_TRIES = 4
-"""Of a worker that takes a place while other workers do."""
+"""How often a worker tries to take a place while other workers take places."""
 
 
 class Load:
@@ -71,7 +71,7 @@ class Load:
 
     @property
     def counted(self) -> int:
-        """The sum of all `count_waiting`. It is negative while a task that this worker has claimed is not counted yet."""
+        """The sum of what all calls of `count_waiting` added. It is negative while a task that this worker has claimed is not counted yet."""
         return sum(self._cells[self.workers :])
 
     def correct_waiting(self, waiting: int, counted: int) -> None:

@@ -51,10 +51,10 @@ from dragoman.model.values import Unfit, decode_result
 logger = logging.getLogger("dragoman.turn")
 
 MAX_RECORDED_QUESTION_CHARACTERS = 200
-"""Of a question's text in the log. It is for readers of the log only."""
+"""Characters of a question's text in the log, where it is for readers only."""
 _NULL = msgspec.Raw(b"null")
 _NO_PARTS = (Part(text=""),)
-"""Of a message without any: A2A wants at least one."""
+"""The parts of a message that has none: A2A wants at least one."""
 
 TurnEnd = tuple[TaskState, Message | None, dict[str, Any]]
 """The status with which a turn ends: the state of the task, the message, and metadata."""

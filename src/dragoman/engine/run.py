@@ -172,7 +172,7 @@ class Run:
 
     def _on_wake(self, records: Sequence[Record]) -> None:
         if not records:
-            self._node.check_for_cancel(self)  # the task got mail of an unknown kind
+            self._node.check_for_cancel(self)  # a wake-up without the mail: it may be a cancel
         elif records[0].kind == "cancel":  # mail is never in a batch with other records
             self.cancel()
 
@@ -310,7 +310,7 @@ class Run:
             await self._end(TaskState.CANCELED, after=records, metadata=recorded.with_usage(NOTHING))
             return True, False
         if final.kind == "ask" and recorded.question is not None:
-            records.append(Record("question", recorded.question))  # the identity of the question in the `ask`
+            records.append(Record("question", recorded.question))  # it identifies the question of the `ask`
         if self.snapshot.mail <= recorded.read and await self._settle([*records, final], recorded.read):
             return True, False
         if records:

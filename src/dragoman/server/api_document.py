@@ -85,7 +85,7 @@ def describe_routes(
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    """In the query and in headers. Those of the path are with the path."""
+    """The parameters in the query and in headers. `paths` has those of the path."""
     return [
         {"name": name, "in": place, "description": text, "schema": {"type": "string"}}
         for place, names in (("query", route.query), ("header", route.headers))

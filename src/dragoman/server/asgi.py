@@ -47,7 +47,7 @@ class Direct(Protocol):
 
 
 class HttpClient(Protocol):
-    """The client of a request, which may leave: an `Exchange` knows it."""
+    """The client of a request, which may leave before it is answered: an `Exchange`."""
 
     direct: Direct | None
     receive: Receive

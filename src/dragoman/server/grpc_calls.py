@@ -118,7 +118,7 @@ class Calls:
         return grpc.method_handlers_generic_handler(codec.service, methods)
 
     def _method(self, codec: Codec | ExtensionCodec, op: Op) -> Any:
-        # plain functions: of anything else gRPC asks in each call, at length, whether it is one
+        # plain functions: for anything else, gRPC finds out in each call, slowly, whether it is asynchronous
         async def unary(requests: Any, context: Any) -> bytes:
             return (await self._handle(codec, op, context)).result
 

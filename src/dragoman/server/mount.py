@@ -43,7 +43,7 @@ class Mount:
     versions: tuple[str, ...] | None = None
     """The versions that the agent speaks; None for all. Arbiter's dialect belongs to 0.3."""
     only: str = ""
-    """The one dialect that the agent speaks (`arbiter`), by the letter; empty: those of `versions`."""
+    """The only dialect that the agent speaks (`arbiter`): everything else is refused. Empty: those of `versions`."""
     home: str = ""
     """The dialect of ambiguous calls: `arbiter` takes calls with methods of 0.3 whose version is missing or 1.0. All
     others are answered in their own."""

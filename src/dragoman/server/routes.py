@@ -189,7 +189,7 @@ class Route(Struct, frozen=True):
     body: Any = None
     """The type of the body; None if there is none, `bytes` for the content of a file."""
     needs_body: bool | None = None
-    """None: unless all members of `body` may be left out."""
+    """Whether a request needs a body. None: unless all members of `body` may be left out."""
     returns: Any = None
     """The type of the answer's body; `str` and `bytes` if it is not JSON; None if there is none, or nobody has described it."""
     query: Mapping[str, str] = {}
@@ -295,7 +295,7 @@ _REASONS = (
     ("Object missing required field ", "is missing"),
     ("Object contains unknown field ", "is unknown"),
 )
-"""How a decoder begins what it says about a member that it names itself, and what we say."""
+"""The beginnings of the decoder's errors that name the member themselves, and the reasons that we give for them."""
 _MAX_NAME_CHARACTERS = 40
 """Characters of an unknown member's name."""
 
@@ -314,5 +314,5 @@ def explain(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def sentence(member: str, why: str) -> str:
-    """What `explain` found, in one."""
+    """What `explain` found, as one sentence."""
     return f"{member} {why}" if why.startswith("is ") else f"{member}: {why}"

@@ -88,8 +88,8 @@ class JsonRpc(HttpBinding):
         return await self._post(call, method, self.dialect.write_request(op, request), accept)
 
     def _name_task(self, call: Call, request: R) -> R:
-        """The same id for the same send, so that a repeated send does not make another task. Events of these versions do not
-        say to which context they belong, so that has a name, too.
+        """Give the task the same id each time the same message is sent, so that a repeated send does not make another task.
+        Events of these versions do not say to which context they belong, so the context gets an id here, too.
         """
         if not self.dialect.names_tasks or not isinstance(request, SendMessage) or request.message.task_id:
             return request

@@ -131,7 +131,7 @@ def _contents(event: Event) -> Sequence[Artifact | Message]:
 
 
 _MAX_CACHED_CHARACTERS = 64
-"""Of a timestamp: a peer may have sent any text."""
+"""Longer timestamps are not cached: a peer may have sent any text."""
 
 
 def write_moment(text: str) -> dict[str, int] | None:

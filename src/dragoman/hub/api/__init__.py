@@ -92,8 +92,8 @@ def page(name: str, found: Sequence[Any]) -> dict[str, Any]:
 
 PAGE_START = {
     "before_updated_at": "Only those that changed before this time.",
-    "before_id": "And, of those that changed at this time, the ones with a lower id: the `updated_at` and the `id` of the last of a page are "
-    "where the next one begins.",
+    "before_id": "With `before_updated_at`: also those that changed at that time and have a lower id. The next page begins after the "
+    "`updated_at` and the `id` of the last row.",
 }
 """The parameters of a list with the latest changed first."""
 

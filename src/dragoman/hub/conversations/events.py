@@ -259,7 +259,7 @@ def _state_word(state: TaskState, *, done: bool, replied: bool) -> str:
 
 
 def answer_of(snapshot: Snapshot) -> tuple[str, dict[str, int]]:
-    """The text of a finished request's answer, and the tokens that it `read` and has `written`."""
+    """The text of a finished request's answer, and how many tokens its models have `read` and `written`."""
     message, used = snapshot.reply or snapshot.status.message, snapshot.metadata
     text = message.text if message is not None else snapshot.task.text
     return text, {

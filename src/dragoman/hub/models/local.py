@@ -108,7 +108,7 @@ ANTHROPIC_API_KEY, ...) this hub has a real model."""
 
 
 class DemoModel:
-    """The model of `dragoman demo`: it delegates by words of the question, and returns the answer."""
+    """The model of `dragoman hub --demo`: it delegates by words of the question, and returns the answer."""
 
     def traits(self, name: str) -> ModelTraits:
         return ModelTraits(name="demo")

@@ -27,7 +27,7 @@ T = TypeVar("T")
 MAX_LISTED_AGENTS = 1000
 MAX_LISTED_VERSIONS = 200
 _STARTING_SECONDS = 60
-"""How long after an inline version is stored its request may not be stored yet."""
+"""After an inline version is stored, its request may be missing for so long."""
 VERSIONS_FACTOR = 20
 """The limit of versions of all agents of a tenant, as a multiple of the limit of one agent."""
 

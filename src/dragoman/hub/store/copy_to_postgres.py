@@ -56,7 +56,7 @@ class CopiedHub(Struct):
 
 
 async def copy_hub(folder: Path, url: str) -> CopiedHub:
-    """Copy the hub in a folder to the database at `url`, which must be empty. Raises `Unavailable`; `ValueError` for a url."""
+    """Copy the hub in a folder to the database at `url`, which must be empty. Raises `Unavailable`; `ValueError` for an invalid URL."""
     lock, rows = FolderLock(folder), dict[str, int]()
     lock.acquire()
     try:

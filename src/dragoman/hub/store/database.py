@@ -41,7 +41,7 @@ _RESULT_SECONDS = 30 * 86_400
 """How long `run_once` stores results."""
 
 Place = tuple[int, int]
-"""A place in a list with the latest changed first: a time and an id. The rows after it changed before, or then and have a lower id."""
+"""A place in a list with the latest changed first: a time and an id. The rows after it changed earlier, or at that time and have a lower id."""
 NEWEST: Place = (2**62, 0)
 """The beginning of such a list."""
 

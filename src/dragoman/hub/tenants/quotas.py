@@ -61,7 +61,7 @@ class Quotas:
         self._shared = shared
         self._counter: Any = shared or LocalQuota(CallerUsage())
         self._buckets: dict[tuple[str, int], TokenBucket] = {}
-        """Of this hub alone. `LocalQuota` would not forget a higher rate when the operator lowers it."""
+        """The rates, if this hub counts alone. `LocalQuota` would not forget a higher rate when the operator lowers it."""
         self._running: dict[str, dict[Key, RunningTask]] = {}
         self._open: Counter[int] = Counter()
         """By tenant: the requests that this hub is answering."""

@@ -88,7 +88,7 @@ def _claim_values(claims: Mapping[str, Any], name: str, *, split: bool = True) -
 
 
 def _claim_text(value: Any) -> str:
-    """A text, or a number as text. Other values become an empty text, which is the name of nothing."""
+    """A text, or a number as text. Other values become an empty text, which no tenant and no scope has as its name."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) else ""
