@@ -130,11 +130,11 @@ CORE = {
 EXTRAS: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("observe.otel",),
     "rich": ("cli",),
-    "grpc": ("server.grpc", "server.grpc_calls", "client.transport.grpc"),
-    "grpc_health": ("server.grpc",),
+    "grpc": ("server.grpc.server", "server.grpc.calls", "client.transport.grpc"),
+    "grpc_health": ("server.grpc.server",),
     "starlette": ("executor.routes", "executor.server"),
     "fastapi": ("executor.routes",),
-    "grpc_reflection": ("server.grpc",),
+    "grpc_reflection": ("server.grpc.server",),
     "google": ("dialects.proto", "adapters.a2a_sdk", "adapters.google_adk"),
     "agent_framework": ("adapters.agent_framework",),
     "strands": ("adapters.strands",),
@@ -319,7 +319,7 @@ def test_an_import_that_goes_up_is_found(tmp_path: Path, module: str, statement:
             "from dragoman.model.task import Task\nfrom .records import Record\nimport msgspec, asyncio",
         ),
         ("stores/sqlite/store.py", "from dragoman.engine import protocols, records\nimport sqlite3"),
-        ("server/grpc.py", "import grpc.aio\nfrom dragoman.model import ops"),
+        ("server/grpc/server.py", "import grpc.aio\nfrom dragoman.model import ops"),
         ("cli/main.py", "from dragoman.hub import Hub\nimport rich.table"),
     ],
 )

@@ -34,8 +34,8 @@ from dragoman.model.ops import Principal
 from dragoman.model.task import TaskState
 from dragoman.server.app import App
 from dragoman.server.application import application
-from dragoman.server.grpc import Grpc as Server
-from dragoman.server.grpc import Tls
+from dragoman.server.grpc.server import Grpc as Server
+from dragoman.server.grpc.server import Tls
 from dragoman.server.mount import Mount
 from dragoman.server.runtime import running
 from tests.client.certificates import Authority

@@ -25,8 +25,8 @@ from dragoman.errors import A2AError, Unreachable, UnsupportedOperation
 from dragoman.hub.tools.remote_agents import RemoteAgent, RemoteAgents
 from dragoman.model.card import AgentCard
 from dragoman.model.ops import Call, Request, Scope
-from dragoman.server.grpc import Grpc as Server
-from dragoman.server.grpc import Tls
+from dragoman.server.grpc.server import Grpc as Server
+from dragoman.server.grpc.server import Tls
 from dragoman.server.mount import Mount
 from tests.client.certificates import Authority
 from tests.client.fakes import Site, answer, card, page

@@ -33,7 +33,7 @@ from dragoman.model.card import AgentCard, Capabilities, Extension
 from dragoman.model.content import Message, Part, Role
 from dragoman.model.ops import Op, Principal, StreamResponse
 from dragoman.model.task import Task, TaskState
-from dragoman.server.grpc import Grpc
+from dragoman.server.grpc.server import Grpc
 from dragoman.server.limits import Limits
 from dragoman.server.mount import Mount
 from tests.server.wire import CARD, Scripted, chunk, reply, status, task

@@ -20,7 +20,7 @@ from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.content import Artifact, Part
 from dragoman.model.ops import Principal
 from dragoman.server.application import application
-from dragoman.server.grpc_readers import MAX_UNREAD_BYTES, CallReader, Readers, TooSlowReader
+from dragoman.server.grpc.readers import MAX_UNREAD_BYTES, CallReader, Readers, TooSlowReader
 from dragoman.server.limits import Connections, Limits
 from dragoman.server.runtime import running
 from tests.server.http2 import HEADERS, MAX_CONCURRENT_STREAMS, Connection, dialled
@@ -385,7 +385,7 @@ async def test_grpc_serves_where_temporary_files_have_a_long_path_or_none(
     async with served(Scripted(result=task())) as channel:
         await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    monkeypatch.setattr("dragoman.server.grpc_front.MAX_PATH_BYTES", 10_000)
+    monkeypatch.setattr("dragoman.server.grpc.front.MAX_PATH_BYTES", 10_000)
     async with served(Scripted(result=task())) as channel:
         await Stub(channel, v1_0.CODEC).unary(ops.SEND, message(v1_0.CODEC))
     assert "Set TMPDIR" in caplog.text

@@ -34,7 +34,7 @@ from dragoman.model.ids import new_id
 from dragoman.model.ops import Call
 from dragoman.model.task import StatusUpdate, TaskState
 from dragoman.server.app import App
-from dragoman.server.grpc import Grpc
+from dragoman.server.grpc.server import Grpc
 from dragoman.server.jsonrpc import JsonRpc
 from dragoman.server.mount import Mount
 from dragoman.server.pipeline import Binding

@@ -32,7 +32,7 @@ from dragoman.server.rest import Rest
 from dragoman.server.routes import Table
 
 if TYPE_CHECKING:  # of an extra
-    from dragoman.server.grpc import Grpc
+    from dragoman.server.grpc.server import Grpc
 
 OpenConsole = Callable[[Hub, ServerParts, Table], Operators]
 """Gets the routes of the native API, too: the console offers them to operators and tenants that are logged in."""
@@ -187,7 +187,7 @@ def _open_grpc(
         return None
     if find_spec("grpc") is None:
         raise ValueError("gRPC needs an extra: pip install 'dragoman[grpc]'")
-    from dragoman.server.grpc import Grpc, Tls
+    from dragoman.server.grpc.server import Grpc, Tls
 
     tls = None
     if settings.tls_cert:

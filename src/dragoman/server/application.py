@@ -53,7 +53,7 @@ from dragoman.stores import default_store_of_app, open_store
 
 if TYPE_CHECKING:
     from dragoman.mcp.binding import McpBinding
-    from dragoman.server.grpc import Grpc
+    from dragoman.server.grpc.server import Grpc
 
 logger = logging.getLogger("dragoman.application")
 
@@ -321,7 +321,7 @@ def _open_grpc(
 ) -> Grpc | None:
     if settings.grpc_port is None:
         return None
-    from dragoman.server.grpc import Grpc, Tls
+    from dragoman.server.grpc.server import Grpc, Tls
 
     return Grpc(
         mounts,

@@ -161,7 +161,7 @@ class AppSettings:
     grpc_public: str = ""
     """The address of gRPC in the card: `host:port`."""
     grpc_tls: Mapping[str, str] | None = None
-    """The members of `server.grpc.Tls`."""
+    """The members of `server.grpc.server.Tls`."""
     mcp: bool = False
     """Serve MCP clients, too, at /mcp below the path of each agent (the extra `mcp`)."""
 

@@ -38,7 +38,7 @@ from dragoman.model.card import AgentCard
 from dragoman.model.ops import STREAM, Batch, Op, Principal, ends_stream
 from dragoman.model.task import Task
 from dragoman.server.exchange import TooSlow, joined, listed
-from dragoman.server.grpc_readers import CallReader, Client, Readers
+from dragoman.server.grpc.readers import CallReader, Client, Readers
 from dragoman.server.limits import Limits, TaskTimeout
 from dragoman.server.mount import ANONYMOUS, Authenticator, Header, Mount
 from dragoman.server.pipeline import PAUSES, Parsed, collect, handle, is_large

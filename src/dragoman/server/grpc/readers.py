@@ -2,7 +2,7 @@
 
 gRPC's core takes one message at a time, and says when the caller has room for it. It does not say how much of the message
 has been read, and it cannot end a call while a message waits: the status comes after the message. So what a caller reads is
-counted per connection (`grpc_front.py`). A call that waits too long ends for us: nothing more is read from the log for it.
+counted per connection (`front.py`). A call that waits too long ends for us: nothing more is read from the log for it.
 Its message stays in the core until the caller reads it or the connection is closed. We close the connection if all of
 its calls have ended like that, or if they hold more than `MAX_UNREAD_BYTES`. So a proxy with many users on one connection does
 not lose the others because of one.

@@ -27,8 +27,8 @@ from dragoman.dialects.proto.messages import POOL
 from dragoman.model.byte_budget import ByteBudget
 from dragoman.model.card import GRPC, AgentCard, Interface
 from dragoman.server.address import bracketed
-from dragoman.server.grpc_calls import Calls
-from dragoman.server.grpc_front import AVAILABLE, Front
+from dragoman.server.grpc.calls import Calls
+from dragoman.server.grpc.front import AVAILABLE, Front
 from dragoman.server.limits import BODIES_BYTES, Connections, Limits
 from dragoman.server.mount import Mount, with_interfaces
 from dragoman.server.pipeline import Binding, Handler
