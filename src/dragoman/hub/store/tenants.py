@@ -145,7 +145,6 @@ class Tenants:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.tokens = Tokens(database)
-        self._touched: dict[int, float] = {}
 
     # -- authentication ----------------------------------------------------------------------------------------
 
@@ -175,11 +174,10 @@ class Tenants:
 
     async def touch(self, tenant: Tenant) -> None:
         """Update `last_used_at` of the token and of the tenant, at most once a minute."""
-        now, token = time.time(), tenant.token
-        if token is not None and now - self._touched.get(token.id, 0.0) >= _TOUCH_SECONDS:
-            self._touched[token.id] = now
-            await self._db.change(_TOUCH, (int(now), tenant.id))
-            await self.tokens.touch(token.id, int(now))
+        now, token = int(time.time()), tenant.token
+        if token is not None and now - token.last_used_at >= _TOUCH_SECONDS:
+            await self._db.change(_TOUCH, (now, tenant.id))
+            await self.tokens.touch(token.id, now)
 
     async def current(self, id: int) -> Tenant | None:
         """The tenant as it is now."""
