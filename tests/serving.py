@@ -21,6 +21,14 @@ WAIT = 20.0
 """No process here needs so long for anything; one that does hangs."""
 
 
+def is_alive(pid: int) -> bool:
+    """False for a process that has ended, also if its parent has not read how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it may end between opening and reading
+        return False
+
+
 @contextmanager
 def in_thread(opened: AbstractAsyncContextManager[T]) -> Iterator[T]:
     """Keep `opened` open in a thread with a loop of its own, for tests that block or run a loop: commands, schemathesis."""

@@ -17,6 +17,7 @@ from dragoman import connect
 from dragoman.client import Policy
 from tests.console.calls import Page
 from tests.ports import free_port
+from tests.serving import is_alive
 from tests.waiting import until
 
 HELLO = """\
@@ -149,7 +150,7 @@ async def test_a_running_task_goes_on_with_the_new_code(agent: Path) -> None:
                 old = agent_pid(agent.parent)
                 agent.write_text(LONG.replace('code = "old"', 'code = "new"'))
                 await running.says("agent.py changed: restarting")
-                await until(lambda: not _alive(old))
+                await until(lambda: not is_alive(old))
                 (agent.parent / "go").touch()
                 async for _ in stream:
                     pass
@@ -243,11 +244,4 @@ async def test_a_killed_agent_process_is_started_again_and_dies_with_dev(agent: 
         second = agent_pid(agent.parent)
         assert second != first
         running.process.kill()
-        await until(lambda: not _alive(second))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        await until(lambda: not is_alive(second))

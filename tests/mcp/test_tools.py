@@ -21,6 +21,7 @@ from dragoman.client import Client, Headers, TaskFailed
 from dragoman.errors import ToolFailed
 from dragoman.mcp import McpTools, mcp
 from dragoman.model.questions import questions_in
+from tests.serving import is_alive
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -190,7 +191,7 @@ async def test_calls_share_one_process_and_a_dead_one_is_started_again(shared: S
     first, second = [(await shared.use("process"))["text"] for _ in range(2)]
     assert first == second
     os.kill(int(first), signal.SIGKILL)
-    await until(lambda: _has_ended(int(first)))
+    await until(lambda: not is_alive(int(first)))
     third = (await shared.use("process"))["text"]
     assert third not in (first, "")
 
@@ -371,8 +372,8 @@ async def test_two_agents_use_one_process_which_ends_with_the_last_of_them(tmp_p
         clients = [await stack.enter_async_context(connected(tools_of(tmp_path))) for _ in range(2)]
         found = {(await client({"tool": "process"}, skill="use")).data["text"] for client in clients}
         (pid,) = map(int, found)
-        assert not _has_ended(pid)
-    assert _has_ended(pid)
+        assert is_alive(pid)
+    assert not is_alive(pid)
 
 
 async def test_servers_of_the_same_name_and_other_nonsense_are_refused() -> None:
@@ -425,14 +426,3 @@ async def test_a_server_is_named_after_what_it_is(server: str, name: str) -> Non
 
 def data_of(task: Task) -> Any:
     return task.artifacts[0].parts[0].data
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
