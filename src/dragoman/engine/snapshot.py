@@ -175,7 +175,7 @@ class Snapshot(Struct, eq=False):
             if record.seq <= seq:
                 continue
             assert record.seq == seq + 1, f"gap in the log of {self.task_id}: {seq} -> {record.seq}"
-            seq += 1
+            folded.seq = seq = record.seq
             raw = record.raw or record.encode()
             length = len(raw)
             size += length
@@ -183,7 +183,7 @@ class Snapshot(Struct, eq=False):
                 length = record.memory = record.memory or memory_of(raw)
             memory += length
             folded._apply(record.kind, record.body, seq)
-        folded.seq, folded.size, folded.memory = seq, size, memory
+        folded.size, folded.memory = size, memory
         return folded
 
     def _copy(self) -> Snapshot:
